@@ -118,6 +118,9 @@ class ShardSession:
             context.report(ProducerState.STREAMING, self.committed, "")
             self.streams = True
             context.has_streamed.set()
+            if start.is_new and start.point.head_us >= 0:
+                # Without rows: it tells readers from which time on this log has everything.
+                parts.committer.commit()
             turns = Turns(context, parts)
             while not context.stop.is_set():
                 turns.next()

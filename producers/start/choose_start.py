@@ -135,7 +135,7 @@ def _first(
     if not isinstance(start, StartWord):
         there = server.view.history if server.view is not None else server.history()
         found = find_position(server.settings, server.family, server.connection, start, there)
-        point = first_point(_known(found.position, server))
+        point = first_point(_known(found.position, server), start)
         return server, point, identity, [*notes, found.note]
     history = server.history()
     # `earliest` takes what the server says that it still has.

@@ -42,8 +42,8 @@ def resume_point(
             raise LogDisagrees(
                 f"{topics.log} ends with seq {log.last.seq} at offset {log.last.offset}, but "
                 f"{topics.progress} is empty: one of them was deleted or recreated. Without the "
-                "progress topic the log's position is unknown: restore it, or delete both topics "
-                "and start a new log with a copy"
+                "progress topic the log's position is unknown: restore it, or run shardstream "
+                f"topics reset {topics.keyspace} {topics.shard}, and start a new log with a copy"
             )
         return None
     if Flavor(progress.flavor) is not flavor:
@@ -85,6 +85,11 @@ def _check_agreement(topics: ShardTopics, progress: Progress, log: LogTail) -> N
     )
 
 
-def first_point(position: GtidSet) -> ResumePoint:
-    """Where an empty log starts: before seq 1, at offset 0."""
-    return ResumePoint(position, 1, 0, -1, -1, -1)
+def first_point(position: GtidSet, from_us: int = -1) -> ResumePoint:
+    """Where an empty log starts: before seq 1, at offset 0.
+
+    `from_us`: the time from which on it has everything, where the start names one; readers take
+    times by grid cells.
+    """
+    begin_us = -1 if from_us < 0 else cell_start_us(from_us)
+    return ResumePoint(position, 1, 0, begin_us, begin_us, -1)

@@ -40,6 +40,7 @@ from shardstream.commands.status_lines import (
     library_formatter,
     print_line,
 )
+from shardstream.commands.topics import app as topics_app
 from shardstream.commands.topology import app as topology_app
 from topics.errors import NoBrokerAnswers
 from topics.records.accepted_skips import accepting_command
@@ -71,6 +72,7 @@ app.add_typer(
 app.add_typer(readers_app, name="readers", help="Show the named readers of a keyspace.")
 app.add_typer(reshard_app, name="reshard", help="Split and merge shards online.")
 app.add_typer(state_app, name="state", help="Keep the current state of all tables in Delta tables.")
+app.add_typer(topics_app, name="topics", help="Start the log of a shard over.")
 app.add_typer(
     topology_app, name="topology", help="Show, declare or retire the shards of a keyspace."
 )

@@ -6,6 +6,7 @@ from spark_consumers.source.micro_batches import BOUND_ROWS_MIN, WatchingPlanner
 from spark_consumers.source.options import SourceOptions
 from spark_consumers.source.stream_offset import Splits, StreamOffset, choose_splits
 from topics.kafka.deadline import Deadline
+from topics.keyspace.lineage import retired_us
 from topics.keyspace.topology import Topology
 from topics.progress.history import ProgressHistory
 from topics.reading.planner import Batch, is_hop, ranges_between
@@ -45,7 +46,7 @@ def batch_bounds(
     if wanted is None or wanted is StartWord.LATEST:
         latest = _resolve(options, schema_ids, topology, StartWord.LATEST)
         wanted = max(start.frontier_us, latest.frontier_us)
-    end = _resolve(options, schema_ids, topology, wanted)
+    end = _resolve(options, schema_ids, topology, wanted, may_begin_later=True)
     if end.frontier_us < start.frontier_us:
         raise UsageError(
             f"option end ({end.frontier_us} us) lies before option start ({start.frontier_us} us)"
@@ -76,7 +77,9 @@ def _next_hop(
 ) -> tuple[StreamPosition, StreamOffset]:
     """Return the positions before and after the first hop after `start`."""
     topology = known_topology(options.kafka, options.keyspace)
-    planner = WatchingPlanner(start.position, options, {}, until_us=end.frontier_us)
+    planner = WatchingPlanner(
+        start.position, options, retired_us(topology), until_us=end.frontier_us
+    )
     look = Deadline(HOP_LOOK_S)
     feed = ProgressFeed(options.kafka, options.keyspace, schema_ids)
     try:
@@ -141,6 +144,8 @@ def _resolve(
     topology: Topology,
     start: ParsedStart,
     clock: ClockUncertainty = ClockUncertainty(),  # noqa: B008 - frozen, and has no state
+    *,
+    may_begin_later: bool = False,
 ) -> StreamPosition:
     return resolve_start(
         start,
@@ -150,6 +155,7 @@ def _resolve(
         schema_ids=schema_ids,
         tables=None if options.table is None else (options.table,),
         clock=clock,
+        may_begin_later=may_begin_later,
     )
 
 

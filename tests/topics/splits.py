@@ -15,6 +15,10 @@ FAR_US = 60_000_000
 BEGIN, END = MarkKind.BEGIN, MarkKind.END
 SPLIT = Reshard("r1", ("80-",), ("80-c0", "c0-"), 40_000)
 SWITCHED_US = 5_000_000
+# A merge whose sources end minutes apart.
+SLOW_US = 200_000_000
+BEHIND_OFFSET = 103  # of the first record behind its first END
+SLOW_MERGE = Reshard("r1", ("-80", "80-"), ("-",), SLOW_US + 10_000)
 # What a reader of `write_split` must get of the sources and of the targets: shard, seq and
 # possible_duplicate. 80-c0 has a hole: its seq 3 came with the source.
 SOURCE_ROWS = [("80-", 1, False), ("80-", 2, False)]
@@ -72,6 +76,31 @@ def _finish(left: ShardWriter, source: ShardWriter, targets: Sequence[ShardWrite
     for writer in (left, *targets):
         writer.heartbeat(FAR_US)
     return sorted(seen([*left.written, *genuine]))
+
+
+def begin_slow_merge(running: ShardWriter, ended: ShardWriter) -> None:
+    """One source ends; an aborted transaction and records follow, and the other one goes on."""
+    running.commit((0, 2))
+    # Its first record: a search by time finds the marker of the first commit, which is of today.
+    ended.mark(35_000, END, SLOW_MERGE)
+    ended.producer.begin_transaction()
+    for _ in range(100):
+        ended.producer.produce(ended.topics.log, b"aborted", partition=0)
+    ended.producer.flush()
+    ended.producer.abort_transaction()
+    ended.commit((SLOW_US // 2, 1))
+    ended.commit((SLOW_US - 20_000, 1))
+    for writer in (running, ended):
+        writer.heartbeat(SLOW_US - 20_000)
+
+
+def finish_slow_merge(running: ShardWriter, ended: ShardWriter, target: ShardWriter) -> list[Seen]:
+    """The other source ends, and the target begins; return what a reader of all must get."""
+    running.mark(SLOW_US, END, SLOW_MERGE)
+    target.mark(SLOW_US + 20_000, BEGIN, SLOW_MERGE)
+    target.commit((SLOW_US + 30_000, 2))
+    target.heartbeat(SLOW_US + FAR_US)
+    return sorted(seen([*running.written, *ended.written[:1], *target.written]))
 
 
 def copied(target: ShardWriter, at_us: int, origin: VEvent | None) -> VEvent:

@@ -1,8 +1,8 @@
-"""Deletes topics."""
+"""Deletes topics, and the records of a topic."""
 
 from collections.abc import Sequence
 
-from confluent_kafka import KafkaException
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
 from topics.kafka.client import REQUEST_TIMEOUT_S, ClientConfig, open_admin
 from topics.kafka.errors import TOPIC_GONE, kafka_error
@@ -22,3 +22,17 @@ def delete_topics(config: ClientConfig, topics: Sequence[str]) -> tuple[str, ...
         else:
             deleted.append(topic)
     return tuple(deleted)
+
+
+def empty_topic(config: ClientConfig, topic: str) -> int:
+    """Delete the records of partition 0; return its new first offset. UsageError without a grant.
+
+    Later records take later offsets, so that no position before is taken for one after.
+    """
+    admin = open_admin(config)
+    wanted = TopicPartition(topic, 0, OFFSET_END)
+    [future] = admin.delete_records([wanted], request_timeout=REQUEST_TIMEOUT_S).values()
+    try:
+        return int(future.result().low_watermark)
+    except KafkaException as error:
+        raise kafka_error(error, f"deleting the records of {topic}", config.brokers) from error

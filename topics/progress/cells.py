@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from topics.progress.record import Progress, Tick
+from topics.progress.record import GRID_US, Progress, Tick, cell_start_us
 
 
 class Cut(NamedTuple):
@@ -20,6 +20,19 @@ def first_offset_of(progress: Progress) -> int:
 def cut_at(progress: Progress, tick: Tick) -> Cut:
     """Return the cut before the record that a tick of this progress record points to."""
     return Cut(tick.offset, progress.first_seq + (tick.offset - first_offset_of(progress)) - 1)
+
+
+def begins_us(progress: Progress) -> int | None:
+    """Return the grid time from which on the log is complete, if this record begins it, else None.
+
+    A new log begins at a position of the binlog. What was committed before is not in it, and only
+    the first progress record tells when that was: by its first tick, or, without rows, by its head.
+    """
+    if progress.first_seq != 1:
+        return None
+    if progress.ticks:
+        return progress.ticks[0].timestamp_us
+    return cell_start_us(progress.head_us + GRID_US - 1)
 
 
 def ordered_from_seq(progress: Progress) -> int:

@@ -112,7 +112,8 @@ def _end_lost_commit(
             f"a transaction is committed in some of {topics.log}, {topics.progress} and "
             f"{topics.copy}, and open in the others: the brokers lost a commit marker, and no tool "
             "can write it again. Do not abort the transaction while readers are behind it; if this "
-            "does not pass, delete the shard's topics and start a new log with a copy"
+            f"does not pass, run shardstream topics reset {topics.keyspace} {topics.shard}, and "
+            "start a new log with a copy"
         )
     abort_open()
     _LOG.warning(

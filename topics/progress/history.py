@@ -13,12 +13,13 @@ from topics.kafka.errors import TOPIC_GONE
 from topics.kafka.partition_reader import (
     TAIL_TIMEOUT_S,
     PartitionReader,
+    StoredRecord,
     partition_bounds,
     read_tail,
 )
 from topics.kafka.requests import retry_request
 from topics.names import ShardTopics
-from topics.progress.cells import ordered_from_seq
+from topics.progress.cells import begins_us, ordered_from_seq
 from topics.progress.codec import decode_progress
 from topics.progress.record import CLOCK_AHEAD_US_MAX, MarkKind, Progress
 from topics.records.envelope import read_envelope
@@ -28,6 +29,8 @@ from topics.records.vevent import TYPES_BY_INDEX, EventType
 # Steps back grow, so that a position far behind costs a handful of reads.
 _STEP_FIRST: Final = 64
 _STEP_GROWTH: Final = 8
+
+_START_AGAIN: Final = "Start again from earliest, and treat the records between as lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class ProgressHistory:
 
     def log_start(self) -> int:
         """Return the first offset that the shard log still has."""
-        return partition_bounds(self._consumer, self._config, self.topics.log)[0]
+        return self._bounds(self.topics.log)[0]
 
     def last(self) -> ProgressAt | None:
         """Return the newest record."""
@@ -111,41 +114,67 @@ class ProgressHistory:
         return self._step_back(wanted_us, is_early)
 
     def check_same_log(self, at: ShardPosition) -> None:
-        """Raise LogShrank when the log was begun after the transaction that a position has read.
+        """Raise LogShrank when the log is another one than that of a position, or ends before it.
 
         A topic that was deleted and filled again may have other records under the same seqs and
-        offsets. Nothing tells once retention has removed the first record, or without a token.
+        offsets: then the time of its first record tells, unless retention has removed that, or the
+        position has no token. A log that `topics reset` has emptied never takes an offset again.
         """
-        read_us = None if at.token is None else at.token.timestamp_us
-        if at.seq == 0 or read_us is None:
+        if at.seq == 0:
             return
         topic = self.topics.log
-        with PartitionReader(self._config, topic, 0, TAIL_TIMEOUT_S) as reader:
-            first = next(reader.records(*reader.bounds()), None)
-        if first is None:
-            return  # the reader of the log reports this error
-        _, seq, timestamp_us, _ = read_envelope(first.value or b"", topic, first.offset)
+        with self._open_log() as reader:
+            start, end = reader.bounds()
+            first = next(reader.records(start, end), None)
+            below = reader.last_between(start, at.offset) if at.offset <= end else None
+        last = self.last()
+        ends_at = 0 if last is None else last.progress.last_seq
+        if ends_at < at.seq:
+            found = f"it ends with seq {ends_at}"
+        elif below is not None and self._seq_and_time(below)[0] != at.seq:
+            found = f"seq {self._seq_and_time(below)[0]} is the last one below that offset"
+        elif below is None and first is not None and self._seq_and_time(first)[0] <= at.seq:
+            found = f"it begins with seq {self._seq_and_time(first)[0]} at offset {first.offset}"
+        else:
+            self._check_first(at, first)
+            return
+        raise LogShrank(
+            f"{topic}: the position has read seq {at.seq} below offset {at.offset}, but {found}: "
+            f"the log was recreated. {_START_AGAIN}"
+        )
+
+    def _check_first(self, at: ShardPosition, first: StoredRecord | None) -> None:
+        read_us = None if at.token is None else at.token.timestamp_us
+        if first is None or read_us is None:
+            return  # the reader of the log reports a log without records
+        seq, timestamp_us = self._seq_and_time(first)
         if seq == 1 and timestamp_us > read_us:
             raise LogShrank(
-                f"{topic}: its first record, of {timestamp_us} us, is newer than what the position "
-                f"has read, up to {read_us} us: the log was recreated. Start again from earliest, "
-                f"and treat the records between as lost"
+                f"{self.topics.log}: its first record, of {timestamp_us} us, is newer than what "
+                f"the position has read, up to {read_us} us: the log was recreated. {_START_AGAIN}"
             )
 
+    def _seq_and_time(self, record: StoredRecord) -> tuple[int, int]:
+        value = record.value or b""
+        _, seq, timestamp_us, _ = read_envelope(value, self.topics.log, record.offset)
+        return seq, timestamp_us
+
     def _is_behind_mark(self, at: ShardPosition) -> bool:
-        """Tell whether the record below a position is a mark; True if retention has removed it."""
+        """Tell whether the last record below a position is a mark; True where it is not readable.
+
+        Commit markers and aborted transactions may lie between that record and the position: a cut
+        is at the record that follows.
+        """
         if at.seq == 0:
             return False
-        with PartitionReader(self._config, self.topics.log, 0, TAIL_TIMEOUT_S) as reader:
+        with self._open_log() as reader:
             start, end = reader.bounds()
-            if at.offset <= start:
-                return True
-            if at.offset > end:
-                return False  # the reader reports this error
-            for record in reader.records(at.offset - 1, at.offset):
-                type_index = read_envelope(record.value or b"", self.topics.log)[0]
-                return TYPES_BY_INDEX[type_index] is EventType.JOURNAL
-        return False  # a commit marker: progress covers a record after it
+            below = reader.last_between(start, min(at.offset, end))
+        if below is None:
+            return True  # retention has removed it
+        type_index, seq, _, _ = read_envelope(below.value or b"", self.topics.log, below.offset)
+        # Progress may be readable before its rows: then an earlier record is the last one.
+        return seq != at.seq or TYPES_BY_INDEX[type_index] is EventType.JOURNAL
 
     def mark_of(self, kind: MarkKind, reshard_id: str, hop_time_us: int) -> ProgressAt | None:
         """Return the record with the END or BEGIN of a switched reshard, None if there is none.
@@ -172,14 +201,15 @@ class ProgressHistory:
         """Tell whether all progress of records of that time or later is still there."""
         first = next(self.records(self.offset_for_time(time_us)), None)
         long_ago_us = time_us - CLOCK_AHEAD_US_MAX
-        return (
-            first is None or first.progress.first_seq == 1 or first.progress.head_us <= long_ago_us
-        )
+        if first is None or first.progress.head_us <= long_ago_us:
+            return True
+        first_us = begins_us(first.progress)
+        return first_us is not None and first_us <= time_us
 
     def _step_back(self, wanted_us: int, is_early: Callable[[Progress], bool]) -> int:
         """Step back from the first record with that head until one is early enough."""
         topic = self.topics.progress
-        start, end = partition_bounds(self._consumer, self._config, topic)
+        start, end = self._bounds(topic)
         offset = max(start, min(end, self._lower_bound(topic, wanted_us // 1_000, end)))
         step = _STEP_FIRST
         while offset > start:
@@ -189,6 +219,12 @@ class ProgressHistory:
             offset = max(start, offset - step)
             step *= _STEP_GROWTH
         return offset
+
+    def _bounds(self, topic: str) -> tuple[int, int]:
+        return partition_bounds(self._consumer, self._config, topic)
+
+    def _open_log(self) -> PartitionReader:
+        return PartitionReader(self._config, self.topics.log, 0, TAIL_TIMEOUT_S)
 
     def _lower_bound(self, topic: str, timestamp_ms: int, end: int) -> int:
         # Kafka matches commit markers too, which carry the broker's clock: it may be early.

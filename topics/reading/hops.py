@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from event_token import KeyRange, ShardName, ShardPosition, tiles
 from event_token.key_range import KeyRangeError
 from topics.errors import PositionTooOld, ProgressBroken
-from topics.progress.cells import Cut
+from topics.progress.cells import Cut, begins_us
 from topics.progress.record import CLOCK_AHEAD_US_MAX, Mark, MarkKind, Progress
 from topics.reading.shard_ticks import End, ShardTicks
 
@@ -48,7 +48,11 @@ class Target:
         at = Cut(progress.end_offset - begins, progress.last_seq - begins)
         if self.known is None:
             long_ago_us = self.from_us - CLOCK_AHEAD_US_MAX
-            self.reaches_back = progress.first_seq == 1 or progress.head_us <= long_ago_us
+            first_us = begins_us(progress)
+            # A log that was started over after the hop; the sources' clocks may differ.
+            is_later = first_us is not None and first_us > self.from_us + CLOCK_AHEAD_US_MAX
+            is_whole = progress.first_seq == 1 and not is_later
+            self.reaches_back = is_whole or progress.head_us <= long_ago_us
             self.known = ShardTicks(self.shard, ShardPosition(at.offset, at.seq, None))
         self.known.observe(progress, seen_at_ms)
         if self.begin is None:

@@ -36,6 +36,7 @@ def resolve_start(
     clock: ClockUncertainty = ClockUncertainty(),  # noqa: B008 - frozen, and has no state
     wait_s: float = START_WAIT_S,
     at_end_if_behind: bool = False,
+    may_begin_later: bool = False,
 ) -> StreamPosition:
     """Return the position of `start` for a reader of a key range.
 
@@ -46,21 +47,24 @@ def resolve_start(
     the newest copies of `tables` (None: all) began; missing ones are requested. The shards are
     those that served at that time; no start on a target of a reshard lies before its BEGIN.
     `at_end_if_behind`: a log that has not reached the time is started at its end, not waited for.
+    `may_begin_later`: for the end of a query, which takes a log that was begun after it as empty.
 
     UsageError when a position is of another range, PositionTooOld (Halt) when records of that time
-    were removed, StartNotReached (Retry) when the log of a shard does not reach the time within
-    `wait_s`; for COPY see `copy_start_us`.
+    were removed, or are older than the log of a shard, StartNotReached (Retry) when the log of a
+    shard does not reach the time within `wait_s`; for COPY see `copy_start_us`.
     """
     if start is StartWord.COPY:
         shards = topology.shards_for(key_range)
         start = copy_start_us(config, topology.keyspace, shards, tables)
+        # A log that was begun later has its tables from its own copy.
+        may_begin_later = True
     elif isinstance(start, int):
         start = max(0, start - clock.behind_us)
     if isinstance(start, StreamPosition):
         check_shards(start, key_range)
         return start
     places = _Places(start, config, topology.keyspace, schema_ids, Deadline(wait_s))
-    places.at_end_if_behind = at_end_if_behind
+    places.at_end_if_behind, places.may_begin_later = at_end_if_behind, may_begin_later
     if start is StartWord.EARLIEST:
         era = era_of(topology, key_range, lambda r: places.are_whole(r, key_range))
     elif start is StartWord.LATEST:
@@ -85,9 +89,10 @@ def resolve_start_of(
 ) -> StreamPosition:
     """Return the position of EARLIEST, LATEST or a time in these logs, without the topology.
 
-    Errors: see `resolve_start`.
+    A log may begin after the time. Errors: see `resolve_start`.
     """
     places = _Places(start, config, keyspace, schema_ids, Deadline(wait_s))
+    places.may_begin_later = True
     points = {shard: places.point(shard, None, None) for shard in shards}
     return StreamPosition(0, places.frontier_us, points)
 
@@ -106,6 +111,7 @@ class _Places:
         self._start = start
         self.time_us = 0 if isinstance(start, StartWord) else cell_start_us(start)
         self.at_end_if_behind = False
+        self.may_begin_later = False
         self._deadline = deadline
         self._open = partial(ProgressHistory, config, keyspace, schema_ids=schema_ids)
         self._heads: list[int | None] = []
@@ -138,13 +144,18 @@ class _Places:
             if left is not None:
                 ended = history.mark_of(MarkKind.END, left.reshard_id, left.hop_time_us or 0)
                 end = None if ended is None else latest_point(ended.progress, 0)
-            found = self._found(history, shard, end)
+            found = self._found(history, shard, end, is_entered=begin is not None)
             if begin is not None and found.seq < begin.seq:
                 return begin
             return end if end is not None and found.offset > end.offset else found
 
     def _found(
-        self, history: ProgressHistory, shard: str, end: ShardPosition | None
+        self,
+        history: ProgressHistory,
+        shard: str,
+        end: ShardPosition | None,
+        *,
+        is_entered: bool,
     ) -> ShardPosition:
         if self._start is StartWord.EARLIEST:
             records = (found.progress for found in history.records())
@@ -154,16 +165,18 @@ class _Places:
             progress = None if last is None else last.progress
             self._heads.append(None if progress is None else progress.head_us)
             return latest_point(progress, history.log_start())
-        return self._at_time(history, shard, end)
+        return self._at_time(history, shard, end, is_entered=is_entered)
 
     def _begin(self, history: ProgressHistory, reshard: ReshardEntry) -> ShardPosition | None:
-        """Return the place of a target's BEGIN; None if retention has removed it."""
+        """Return the place of a target's BEGIN; None if retention, or a reset, has removed it."""
         hop_time_us = reshard.hop_time_us or 0
-        while history.reaches_back_to(hop_time_us):
+        while True:
             found = history.mark_of(MarkKind.BEGIN, reshard.reshard_id, hop_time_us)
             if found is not None:
                 last = found.progress
                 return ShardPosition(last.end_offset - 1, last.last_seq - 1, None)
+            if not history.reaches_back_to(hop_time_us):
+                return None
             if self._deadline.passed:
                 raise StartNotReached(
                     f"shard {history.topics.shard}: its log has not reached BEGIN of reshard "
@@ -171,17 +184,23 @@ class _Places:
                     f"{self._deadline.seconds:g} s. Is its producer running?",
                 )
             time.sleep(_START_POLL_S)
-        return None
 
     def _at_time(
-        self, history: ProgressHistory, shard: str, end: ShardPosition | None
+        self,
+        history: ProgressHistory,
+        shard: str,
+        end: ShardPosition | None,
+        *,
+        is_entered: bool,
     ) -> ShardPosition:
         offset = history.offset_for_time(self.time_us)
         log_start = history.log_start()
+        # What came before BEGIN is in the sources.
+        later_ok = self.may_begin_later or is_entered
         while True:
             last = history.last()
             records = (found.progress for found in history.records(offset))
-            point = point_at_time(shard, records, self.time_us, log_start)
+            point = point_at_time(shard, records, self.time_us, log_start, may_begin_later=later_ok)
             if point is not None:
                 return point
             if end is not None:

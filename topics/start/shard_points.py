@@ -5,7 +5,7 @@ from typing import Final
 
 from event_token.position import ShardPosition
 from topics.errors import PositionTooOld
-from topics.progress.cells import cut_at, first_offset_of
+from topics.progress.cells import begins_us, cut_at, first_offset_of
 from topics.progress.record import CLOCK_AHEAD_US_MAX, Progress, cell_start_us
 
 # Compaction leaves a record or two before the contiguous part; the reader itself notices breaks
@@ -63,16 +63,31 @@ def latest_point(progress: Progress | None, log_start: int) -> ShardPosition:
 
 
 def point_at_time(
-    shard: str, history: Iterable[Progress], time_us: int, log_start: int
+    shard: str,
+    history: Iterable[Progress],
+    time_us: int,
+    log_start: int,
+    *,
+    may_begin_later: bool = False,
 ) -> ShardPosition | None:
     """Return the first record not older than a grid time; None while the head is before it.
 
     `history` is the progress from a record that is old enough, or all of it. PositionTooOld when
-    records of that time may have been removed.
+    records of that time may have been removed, or, unless `may_begin_later`, when the log was begun
+    after it.
     """
     proven = False  # whether everything below is known to be older than the time
     chain_seq: int | None = None
     for progress in history:
+        # Heartbeats before the first row look as the first one does, and are later.
+        first_us = None if may_begin_later or chain_seq is not None else begins_us(progress)
+        if first_us is not None and first_us > time_us:
+            raise PositionTooOld(
+                f"shard {shard}: its log begins at {first_us} us, after the start at {time_us} us: "
+                f"a producer began it there, and what was committed before is not in it. Start "
+                f"from us:{first_us} or later, or from earliest, which begins each log where it "
+                f"does"
+            )
         follows = chain_seq is not None and progress.first_seq == chain_seq + 1
         long_ago = progress.head_us <= time_us - CLOCK_AHEAD_US_MAX
         proven = (proven and follows) or progress.first_seq == 1 or long_ago

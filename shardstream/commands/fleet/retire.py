@@ -31,7 +31,7 @@ def run_retire(settings: Settings, keyspace: str, shard: str, *, is_confirmed: b
     schema_ids = open_schema_ids(client, settings.kafka.schema_registry_url)
     with FleetWatch(client, schema_ids) as fleet:
         shards = {view.shard: view for view in fleet.look(keyspace).shards}
-    _check_producer(keyspace, shards[shard])
+    check_producer(keyspace, shards[shard])
     readers = read_readers(client, keyspace)
     _check_readers(keyspace, shard, not_passed(readers, topology, shard))
     topics = ShardTopics(keyspace, shard)
@@ -64,7 +64,8 @@ def check_is_over(topology: Topology, shard: str) -> None:
             )
 
 
-def _check_producer(keyspace: str, view: ShardView) -> None:
+def check_producer(keyspace: str, view: ShardView) -> None:
+    """Raise UsageError while the producer of a shard writes progress."""
     if view.silent_ms is not None and view.silent_ms < SILENT_MS:
         raise UsageError(
             f"keyspace {keyspace}, shard {view.shard}: its producer still runs (progress "

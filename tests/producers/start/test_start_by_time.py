@@ -29,6 +29,10 @@ from tests.producers.session.producing import (
     settings_of,
     wait_caught_up,
 )
+from topics.progress.cells import begins_us
+from topics.progress.history import ProgressHistory
+from topics.progress.record import cell_start_us
+from topics.schemas.registry import TopicSchemaIds
 from topics.start.start_forms import parse_time
 
 SECOND_US = 1_000_000
@@ -87,6 +91,10 @@ def test_start_by_time_leaves_out_what_is_older(
     with producing(settings):
         wait_caught_up(settings)
     assert sorted(replay(read_log(settings), name, "t")) == [2, 3]
+    schema_ids = TopicSchemaIds(settings.kafka)
+    with ProgressHistory(settings.kafka, keyspace, settings.shard, schema_ids) as history:
+        first = next(history.records())
+    assert begins_us(first.progress) == cell_start_us(third.commit_us)
 
     assert start_at(own_server, fourth.commit_us) != start_at(own_server, third.commit_us)
     with own_server.connect() as connection:

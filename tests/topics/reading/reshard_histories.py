@@ -51,6 +51,7 @@ class Keyspace:
         self.last_seq: dict[str, int | None] = {}  # None while rows may come
         self.generations: dict[tuple[int, int], int] = {}
         self.hop_times_us: set[int] = set()
+        self.retired_us: dict[str, int] = {}
         self.made = 0
         edges = [0, *bounds, SLOTS]
         for first, end in pairwise(edges):
@@ -116,6 +117,7 @@ class Keyspace:
             for source in reshard.sources:
                 self.serving.remove(source)
                 self.last_seq[source] = self._seq_of_end(reshard, source)
+                self.retired_us[source] = reshard.hop_time_us
             self.serving += reshard.targets
             del self.reshards[reshard.reshard_id]
 
@@ -148,6 +150,11 @@ class Keyspace:
     def under_way(self) -> list[Reshard]:
         """Return the reshards that are neither switched nor cancelled."""
         return [reshard for reshard in self.reshards.values() if not reshard.left]
+
+    def waiting_for_ends(self) -> list[tuple[Reshard, str]]:
+        """Return the reshards of which several sources have no END yet, with each of these."""
+        left = [(r, [s for s in r.sources if s not in r.ended]) for r in self.under_way()]
+        return [(r, source) for r, sources in left if len(sources) > 1 for source in sources]
 
     def cancelled(self) -> list[Reshard]:
         """Return the reshards whose sources do not all have their CANCEL yet."""

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 
 from event_token import KeyRange, ShardPosition, StreamPosition
 from tests.topics.reading.record_merge import merge
-from topics.progress.cells import ordered_from_seq
-from topics.progress.record import Mark, Progress, Tick, cell_start_us
+from topics.kafka.partition_reader import PartitionReader, StoredRecord
+from topics.names import ShardTopics
+from topics.progress.history import ProgressAt, ProgressHistory
+from topics.progress.record import CLOCK_AHEAD_US_MAX, Mark, Progress, Tick, cell_start_us
 from topics.reading.followed_shards import FollowedShards
 from topics.reading.merge import RawRecord
 from topics.reading.planner import Batch, Planner, ShardRange
 from topics.reading.unmerged import UnmergedPlanner
+from topics.records.vevent import TYPES_BY_INDEX, EventType
 
 START_US = 1_700_000_000_000_000
 # How far a generated commit may lie beyond the head that is promised with it.
@@ -31,6 +34,7 @@ class History:
     rows: list[RawRecord] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
     end_offset: int = 0
+    next_offset: int = 0
     now_us: int = START_US
     head_us: int = START_US
     last_cell_us: int = -1
@@ -46,7 +50,7 @@ class History:
         `mark` makes of the last record, by its offset, a mark.
         """
         first_seq, ticks = len(self.rows) + 1, []
-        next_offset = 0 if not self.progress else self.end_offset + 1  # a marker lies between
+        next_offset = self.next_offset
         for step_us, count in transactions:
             self.now_us += step_us
             if cell_start_us(self.now_us) > self.last_cell_us:
@@ -59,8 +63,13 @@ class History:
                 self.rows.append(record)
                 next_offset += 1
         self.end_offset = next_offset
+        self.next_offset = next_offset + 1  # a marker lies between
         self.head_us = max(self.head_us, self.now_us - behind_us)
         self._report(first_seq, tuple(ticks), None if mark is None else mark(next_offset - 1))
+
+    def abort(self, rows: int) -> None:
+        """Add a Kafka transaction that is aborted: its rows and its marker have offsets too."""
+        self.next_offset += rows + 1
 
     def heartbeat(self, step_us: int) -> None:
         """Promise a later head; records from here on are not older."""
@@ -132,30 +141,75 @@ def whole_range(made: Sequence[History]) -> KeyRange:
     return KeyRange.parse(f"00-{len(made):02x}")
 
 
-def feed_start(history: History, position: StreamPosition) -> int:
-    """Index of the progress record at which a feed begins for a position.
-
-    As ProgressHistory.offset_for_position: a position right behind a mark needs that mark.
-    """
-    at, wanted_us = position.shards[history.shard], position.frontier_us - CLOCK_AHEAD_US
-    first_seq_max = at.seq + 1
-    marks = [p.mark.offset for p in history.progress if p.mark is not None]
-    if at.offset - 1 in marks:
-        first_seq_max = at.seq
-    heads = [p.head_us for p in history.progress]
-    i = next((n for n, head_us in enumerate(heads) if head_us >= wanted_us), max(0, len(heads) - 1))
-    while i > 0 and (
-        ordered_from_seq(history.progress[i]) > at.seq + 1
-        or history.progress[i].first_seq > first_seq_max
-    ):
-        i -= 1
-    return i
+# Progress records are so far apart that stepping back takes them one by one.
+PROGRESS_STEP = 64
+# Commit times run this far ahead of heads in production, where a minute passes more slowly.
+_SLOWER_US = CLOCK_AHEAD_US_MAX - CLOCK_AHEAD_US
 
 
-def target_start(history: History, from_us: int) -> int:
-    """Index of the record from which a feed follows a target: see Target.from_us."""
-    long_ago = [p.head_us <= from_us - CLOCK_AHEAD_US for p in history.progress]
-    return max(0, sum(long_ago) - 1)
+class LogOf(PartitionReader):
+    """The log of a history, with the offsets that markers and aborted records take."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Nothing is open."""
+
+    def bounds(self) -> tuple[int, int]:
+        """From offset 0 on."""
+        return 0, self._history.next_offset
+
+    def records(self, lower: int, upper: int) -> Iterator[StoredRecord]:
+        """The rows and marks, without columns."""
+        marks = {p.mark.offset for p in self._history.progress if p.mark is not None}
+        for row in self._history.rows:
+            if lower <= row.offset < upper:
+                kind = EventType.JOURNAL if row.offset in marks else EventType.ROW
+                numbers = (TYPES_BY_INDEX.index(kind), row.seq, row.timestamp_us)
+                value = bytes(5) + b"".join(map(_long, numbers)) + bytes(32)
+                yield StoredRecord(row.offset, row.timestamp_us // 1_000, None, value)
+
+
+def _long(number: int) -> bytes:
+    """Avro's form of a number that is not negative."""
+    left, found = number << 1, []
+    while left > 0x7F:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*found, left])
+
+
+class HistoryTopics(ProgressHistory):
+    """The search for where the progress of a history is followed from, without brokers."""
+
+    def __init__(self, history: History) -> None:
+        self.topics = ShardTopics("shop", history.shard)
+        self._history = history
+
+    def feed_start(self, position: StreamPosition) -> int:
+        """Index of the progress record at which a feed begins for a position."""
+        at = position.shards[self._history.shard]
+        return self.offset_for_position(at, position.frontier_us + _SLOWER_US) // PROGRESS_STEP
+
+    def target_start(self, from_us: int) -> int:
+        """Index of the record from which a feed follows a target: see Target.from_us."""
+        return self.offset_for_time(from_us + _SLOWER_US) // PROGRESS_STEP
+
+    def records(self, start_offset: int = 0) -> Iterator[ProgressAt]:
+        """The progress from an offset on."""
+        for n in range(-(-start_offset // PROGRESS_STEP), len(self._history.progress)):
+            yield ProgressAt(n * PROGRESS_STEP, self._history.progress[n])
+
+    def _bounds(self, topic: str) -> tuple[int, int]:  # noqa: ARG002 - of progress alone
+        return 0, PROGRESS_STEP * len(self._history.progress)
+
+    def _open_log(self) -> PartitionReader:
+        return LogOf(self._history)
+
+    def _lower_bound(self, topic: str, timestamp_ms: int, end: int) -> int:  # noqa: ARG002 - see `_bounds`
+        later = (at.offset for at in self.records() if at.progress.head_us // 1_000 >= timestamp_ms)
+        return next(later, end)
 
 
 AnyPlanner = TypeVar("AnyPlanner", bound=FollowedShards)
@@ -185,13 +239,13 @@ class Feeding(Generic[AnyPlanner]):
         """Start feeding shards that the planner wants now, and stop feeding the others."""
         fed, position = self.fed, self.planner.position
         self.fed = {
-            s: fed[s] if s in fed else feed_start(self.by_shard[s], position)
+            s: fed[s] if s in fed else HistoryTopics(self.by_shard[s]).feed_start(position)
             for s in position.shards
         }
         for shard, target in self.planner.targets.items():
             is_known = self.reshards.get(shard) == target.reshard_id and shard in fed
-            start = fed[shard] if is_known else target_start(self.by_shard[shard], target.from_us)
-            self.fed[shard] = start
+            topics = HistoryTopics(self.by_shard[shard])
+            self.fed[shard] = fed[shard] if is_known else topics.target_start(target.from_us)
         self.reshards = {s: target.reshard_id for s, target in self.planner.targets.items()}
 
     def feed(self) -> bool:

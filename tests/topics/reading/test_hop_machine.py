@@ -1,5 +1,6 @@
 """The hop, over generated histories and a reader that stops and resumes anywhere."""
 
+from itertools import pairwise
 from random import Random
 
 from hypothesis import settings
@@ -36,9 +37,13 @@ class HopMachine(RuleBasedStateMachine):
         edges=st.sets(st.integers(1, SLOTS - 1), max_size=3),
         key_range=st.tuples(st.integers(0, SLOTS - 1), st.integers(1, SLOTS)),
         random=st.randoms(use_true_random=False),
+        restless=st.booleans(),
     )
-    def begin(self, edges: set[int], key_range: tuple[int, int], random: Random) -> None:
-        """A keyspace of some shards, and a reader of any part of it."""
+    def begin(
+        self, edges: set[int], key_range: tuple[int, int], random: Random, *, restless: bool
+    ) -> None:
+        """A keyspace of some shards, and a reader of any part of it, which may often restart."""
+        self.restless = restless
         self.keyspace = Keyspace(sorted(edges))
         first, end = key_range if key_range[0] < key_range[1] else (0, SLOTS)
         self.key_range = KeyRange.parse(name_of(first, end))
@@ -49,8 +54,14 @@ class HopMachine(RuleBasedStateMachine):
 
     def open(self) -> Reading | UnmergedReading:
         """A reader at the position."""
-        planner = Planner(self.position, self.key_range, self.mode, ticks_max=4)
+        planner = Planner(
+            self.position, self.key_range, self.mode, ticks_max=4, retired_us=self.retired_us()
+        )
         return Reading(list(self.keyspace.histories.values()), planner, self.random)
+
+    def retired_us(self) -> dict[str, int]:
+        """What a reader that begins now has read in the topology, if it has looked there."""
+        return dict(self.keyspace.retired_us) if self.random.randint(0, 1) else {}
 
     def histories_seen(self) -> None:
         """Let the reader see all topics that exist now."""
@@ -94,6 +105,12 @@ class HopMachine(RuleBasedStateMachine):
         if over:
             self.keyspace.histories[data.draw(st.sampled_from(over))].commit([(step_us, 1)])
 
+    @rule(data=st.data(), rows=st.integers(1, 200))
+    def abort(self, data: st.DataObject, rows: int) -> None:
+        """A producer dies: its successor aborts what it had written, and offsets have a gap."""
+        shard = data.draw(st.sampled_from(sorted(self.keyspace.histories)))
+        self.keyspace.histories[shard].abort(rows)
+
     # Operators ----------------------------------------------------------------------------------
 
     @precondition(lambda self: len(self.keyspace.histories) < 14)
@@ -122,6 +139,28 @@ class HopMachine(RuleBasedStateMachine):
             return
         left = [s for s in reshard.targets if s not in reshard.begun]
         self.keyspace.begin(reshard, data.draw(st.sampled_from(left)), before, step_us)
+
+    @precondition(lambda self: len(self.keyspace.histories) < 14)
+    @rule(aborted=st.integers(0, 200), behind=rows, step_us=st.one_of(steps, jumps))
+    def merge_slowly(self, aborted: int, behind: int, step_us: int) -> None:
+        """END of one of several sources with records behind it, long before the next END."""
+        if not (waiting := self.keyspace.waiting_for_ends()):
+            busy = self.keyspace.busy()
+            ordered = sorted(self.keyspace.serving, key=self.keyspace.slots)
+            pairs = [pair for pair in pairwise(ordered) if busy.isdisjoint(pair)]
+            if not pairs:
+                return
+            self.keyspace.begin_reshard(self.random.choice(pairs), [])
+            waiting = self.keyspace.waiting_for_ends()
+        reshard, source = self.random.choice(waiting)
+        self.keyspace.end(reshard, source, 0, 0)
+        if aborted:
+            self.keyspace.histories[source].abort(aborted)
+        for _ in range(behind):
+            self.keyspace.histories[source].commit([(step_us, 1)])
+        latest_us = max(history.head_us for history in self.keyspace.histories.values())
+        for history in self.keyspace.histories.values():
+            history.heartbeat(latest_us + step_us - history.head_us)
 
     @precondition(lambda self: self.keyspace.under_way())
     @rule(data=st.data(), step_us=steps)
@@ -158,6 +197,8 @@ class HopMachine(RuleBasedStateMachine):
             if planned := self.reading.plan():
                 self.take(*planned)
                 self.position = self.reading.planner.position
+                if self.restless and self.random.randint(0, 1):
+                    self.stop_and_go_on()
 
     @rule(max_rows=bounds, count=st.integers(1, 5))
     def read(self, max_rows: int | None, count: int) -> None:
@@ -244,8 +285,13 @@ class UnmergedMachine(MaxHoldMachine):
         """A reader at the position, mostly unmerged."""
         made = list(self.keyspace.histories.values())
         if self.random.randint(0, 3) == 0:
-            return Reading(made, Planner(self.position, self.key_range, ticks_max=4), self.random)
-        planner = UnmergedPlanner(self.position, self.key_range, ticks_max=4)
+            merged = Planner(
+                self.position, self.key_range, ticks_max=4, retired_us=self.retired_us()
+            )
+            return Reading(made, merged, self.random)
+        planner = UnmergedPlanner(
+            self.position, self.key_range, ticks_max=4, retired_us=self.retired_us()
+        )
         return UnmergedReading(made, planner, self.random)
 
 

@@ -11,6 +11,7 @@ from tests.topics.reading.shard_histories import (
     whole_range,
 )
 from topics.errors import PositionTooOld
+from topics.progress.cells import begins_us
 from topics.progress.record import CLOCK_AHEAD_US_MAX, GRID_US, cell_start_us
 from topics.reading.planner import Planner
 from topics.start.shard_points import earliest_point, latest_point, point_at_time, start_frontier_us
@@ -21,8 +22,13 @@ def test_a_time_splits_a_log_exactly(made: list[History], cells: int) -> None:
     """Everything below the point of a time is older than it, everything from it on is not."""
     (history,) = made
     time_us = cell_start_us(START_US) + cells * GRID_US
+    first_us = begins_us(history.progress[0])
+    assert first_us is not None
+    if time_us < first_us:
+        with pytest.raises(PositionTooOld, match=f"shard -: its log begins at {first_us} us"):
+            point_at_time("-", history.progress, time_us, 0)
 
-    point = point_at_time("-", history.progress, time_us, 0)
+    point = point_at_time("-", history.progress, time_us, 0, may_begin_later=time_us < first_us)
 
     if point is None:
         assert history.head_us < time_us + GRID_US

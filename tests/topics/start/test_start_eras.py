@@ -109,3 +109,27 @@ def test_a_target_whose_log_is_behind_the_topology(
             schema_ids=left.schema_ids,
             wait_s=0.2,
         )
+
+
+def test_a_target_whose_log_was_started_over(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """A target that lost BEGIN with its log is read from the new one; nobody waits for the mark."""
+    (_, _, _, high), _ = split(writers, targets)
+    update_topology(config, keyspace, lambda _: topology_after_split(keyspace))
+    remove_topics(config, list(high.topics.written))
+    (again,) = targets("c0-")
+    again.heartbeat(60_000_000)
+    again.commit((60_000_000, 2))
+    again.wait_committed()
+
+    for start, seq in ((StartWord.LATEST, 2), (StartWord.EARLIEST, 0)):
+        at = resolve_start(
+            start,
+            config=config,
+            topology=topology_after_split(keyspace),
+            key_range=KeyRange.parse("c0-"),
+            schema_ids=again.schema_ids,
+            wait_s=0.2,
+        )
+        assert {shard: place.seq for shard, place in at.shards.items()} == {"c0-": seq}

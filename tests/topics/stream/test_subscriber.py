@@ -141,6 +141,7 @@ def test_a_start_at_a_time_leaves_room_for_the_clocks(
 ) -> None:
     """With a clock uncertainty a start begins so much earlier, and close changes are UNKNOWN."""
     left, right = writers("-80", "80-")
+    right.heartbeat(0)
     left.commit((0, 1), (30_000, 1))
     right.commit((60_000, 1))
     for writer in (left, right):
@@ -154,6 +155,36 @@ def test_a_start_at_a_time_leaves_room_for_the_clocks(
     assert seen(events) == seen([*left.written[1:], *right.written])
     assert compare(a, b) is Order.OLDER
     assert stream.compare(a, b) is Order.UNKNOWN
+
+
+def test_start_before_a_log_that_was_started_over(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """A time before the beginning of one shard's log is refused; `earliest` and that time are not.
+
+    The log may begin with rows, or with the heartbeat of a shard without writes.
+    """
+    kept, rows, idle_shard = writers("-40", "40-80", "80-")
+    kept.commit((0, 1), (100_000, 1))
+    rows.commit((50_000, 1))
+    idle_shard.heartbeat(62_345)
+    for writer in (kept, rows, idle_shard):
+        writer.heartbeat(FAR_US)
+
+    for key_range, begins in (("40-80", 50_000), ("80-", 70_000)):
+        with (
+            StreamSubscriber(keyspace, key_range, START_US + 40_000, config=config) as stream,
+            pytest.raises(
+                PositionTooOld,
+                match=f"shard {key_range}: its log begins at {START_US + begins} us, after the "
+                f"start at {START_US + 40_000} us.*or from earliest",
+            ),
+        ):
+            next(stream)
+    everything = written([kept, rows])
+    for start, first in (("earliest", 0), (START_US + 70_000, 2)):
+        with StreamSubscriber(keyspace, start=start, config=config) as stream:
+            assert seen(taken(stream, 3 - first)) == everything[first:]
 
 
 def test_start_at_a_time_that_no_shard_has_reached(

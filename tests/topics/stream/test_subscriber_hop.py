@@ -6,7 +6,16 @@ from itertools import islice, pairwise
 import pytest
 
 from tests.topics.shard_writer import Reshard, Writers
-from tests.topics.splits import FAR_US, SPLIT, seen, split, topology_after_split
+from tests.topics.splits import (
+    BEHIND_OFFSET,
+    FAR_US,
+    SPLIT,
+    begin_slow_merge,
+    finish_slow_merge,
+    seen,
+    split,
+    topology_after_split,
+)
 from tests.topics.subscribing import idle, taken
 from topics.errors import PositionTooOld
 from topics.kafka.client import ClientConfig
@@ -170,6 +179,26 @@ def test_a_target_whose_topics_are_gone(
         rest = taken(stream, 2)
 
     assert seen(rest) == seen(source.written[2:])
+
+
+def test_a_restart_behind_an_end_and_its_markers(
+    config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
+) -> None:
+    """A reader that restarts where a record follows END, minutes before the other END, hops."""
+    running, ended = writers("-80", "80-")
+    begin_slow_merge(running, ended)
+
+    with StreamSubscriber(keyspace, start="earliest", config=config, idle_timeout_s=1) as stream:
+        events = taken(stream, 3)
+        idle(stream, ("-80", "-"))
+        position = stream.position
+    assert position is not None
+    expected = finish_slow_merge(running, ended, targets("-")[0])
+    with StreamSubscriber(keyspace, start=position, config=config, idle_timeout_s=1) as stream:
+        events += taken(stream, len(expected) - 3)
+
+    assert (position.shards["80-"].offset, position.shards["80-"].seq) == (BEHIND_OFFSET, 1)
+    assert seen(events) == expected
 
 
 def test_a_begin_that_retention_has_removed(
