@@ -20,6 +20,7 @@ from spark_consumers.sink_query.batch_id import batch_id, task
 from spark_consumers.sink_query.checkpoint_files import batch_span, query_id
 from spark_consumers.sink_query.same_keys import OnSameKey
 from spark_consumers.sink_query.secret_spec import SPEC, spec_of
+from spark_consumers.sink_query.unlogged_copies import UnloggedCopies
 from spark_consumers.source.read_tasks import schema_ids_of
 from spark_consumers.table_topics.batch_writer import Output, TaskBatch, TaskIdentity, write_batch
 from spark_consumers.table_topics.decision import Plan, Span
@@ -29,7 +30,7 @@ from spark_consumers.table_topics.moves import Place, RecentHomes
 from spark_consumers.table_topics.options import OnTruncate, TopicOptions
 from spark_consumers.table_topics.registration import SubjectIds
 from spark_consumers.table_topics.task_rows import TableMessages
-from spark_consumers.table_topics.truncates import check_truncates, is_among
+from spark_consumers.table_topics.truncates import check_truncates, is_among, unlogged_of
 from topics.errors import WrongTopic
 from topics.kafka.client import ClientConfig, open_admin
 from topics.kafka.errors import kafka_errors
@@ -131,14 +132,17 @@ def _output(
     if not batches:
         return Output((), moves_after)
     rows = _not_written(pa.Table.from_batches(batches), plan)
+    # While the first batch is written, other tasks of it create topics.
+    is_first = not plan.written
+
+    def has_topic(what: TableName) -> bool:
+        return is_among(what, spec.has_records) if is_first else _has_topic(spec, what)
+
     if spec.options.on_truncate is OnTruncate.STOP:
-        # While the first batch is written, other tasks of it create topics.
-        is_first = not plan.written
-        check_truncates(
-            rows,
-            spec.tables,
-            lambda what: is_among(what, spec.has_records) if is_first else _has_topic(spec, what),
-        )
+        check_truncates(rows, spec.tables, has_topic)
+    unlogged = unlogged_of(rows, spec.tables, has_topic)
+    if unlogged:
+        UnloggedCopies(spec.kafka, spec.options.envelope.keyspace)(unlogged)
     return Output(_table_messages(spec).messages(rows, homes), moves_after)
 
 

@@ -96,12 +96,17 @@ class TableCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """A request; without `tables` (`database.table`) it applies to all tables that it fits."""
+    """A request; without `tables` (`database.table`) it applies to all tables that it fits.
+
+    `after_seq`: a START begins a copy again that is under way and did not begin after this record
+    of the log.
+    """
 
     action: CopyAction
     tables: tuple[str, ...] = ()
     where: str = ""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    after_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)

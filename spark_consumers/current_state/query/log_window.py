@@ -9,8 +9,8 @@ import pyarrow.dataset as ds
 
 from event_token.errors import UsageError
 from event_token.position import StreamPosition
+from spark_consumers.applying.batch_statements import BatchStatements
 from spark_consumers.applying.homes import Version
-from spark_consumers.applying.shadow_tables import is_swap
 from spark_consumers.applying.tables import (
     CHANGE_COLUMNS,
     STATEMENT_COLUMNS,
@@ -108,14 +108,17 @@ class LogWindow:
                 )
 
     def statements(self, accept_skip: Collection[str]) -> Statements:
-        """Return the statements. CannotApply: see `replay_changelog`."""
-        found = Statements(accept_skip)
+        """Return the statements. CannotApply: see `replay_changelog`.
+
+        Behind one that changed values, the log has them only as the copy that follows brings them.
+        """
+        found = BatchStatements(Statements(accept_skip))
         only = self._only(ds.field("type").isin(STATEMENT_TYPES))
         for batch in self._read(STATEMENT_COLUMNS, only):
             for record in batch.to_pylist():
-                if record["type"] != "DDL" or not is_swap(record["statement"], record["database"]):
-                    found.add(record)
-        return found
+                found.add(record)
+        found.statements.blocking += [(each.what, each.place) for each in found.unlogged]
+        return found.statements
 
     def versions(self, database: str, table: str) -> dict[str, list[Version]]:
         """Return what changes of a table left, by key; rows are `LoggedImage`. CannotApply."""
