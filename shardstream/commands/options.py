@@ -73,7 +73,9 @@ SHARD_NAMES = {"ignore_unknown_options": True}
 AcceptSkip = Annotated[
     list[str] | None,
     typer.Option(
-        "--accept-skip", help="GTID of a skipped transaction without which the tables are right"
+        "--accept-skip",
+        help="GTID of a transaction without which the tables are right: one that was skipped, or "
+        "an ALTER that changed no value",
     ),
 ]
 OnTruncateOption = Annotated[

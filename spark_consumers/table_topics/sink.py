@@ -50,7 +50,8 @@ class TopicsSpec:
 
     `tables` (`database.table`): those that are written, empty for all. `vindexes`: pairs of a table
     and the columns that its vindex takes. `has_records`: with `--on-truncate stop`, tables whose
-    topics had some before the first batch.
+    topics had some before the first batch. `accept_skip`: GTIDs of statements that changed no
+    value.
     """
 
     kafka: ClientConfig
@@ -61,6 +62,7 @@ class TopicsSpec:
     tables: tuple[str, ...] = ()
     vindexes: tuple[tuple[str, tuple[str, ...]], ...] = ()
     has_records: tuple[str, ...] = ()
+    accept_skip: frozenset[str] = frozenset()
 
 
 class TableTopicsSink(DataSource):
@@ -141,6 +143,7 @@ def _output(
     if spec.options.on_truncate is OnTruncate.STOP:
         check_truncates(rows, spec.tables, has_topic)
     unlogged = unlogged_of(rows, spec.tables, has_topic)
+    unlogged = [each for each in unlogged if each.gtid not in spec.accept_skip]
     if unlogged:
         UnloggedCopies(spec.kafka, spec.options.envelope.keyspace)(unlogged)
     return Output(_table_messages(spec).messages(rows, homes), moves_after)

@@ -66,8 +66,7 @@ TOOLS: Mapping[str, Tool] = {
         "gho",
         (
             "create /* gh-ost */ table {own}_ghc` (id bigint auto_increment primary key)",
-            "create /* gh-ost */ table {own}_del` (id int auto_increment primary key) "
-            "engine=InnoDB comment='ghost-cut-over-sentry'",
+            "create /* gh-ost */ table {own}_del` (id int primary key) comment='cut-over-sentry'",
             "drop /* gh-ost */ table if exists {own}_del`",
             "rename /* gh-ost */ table {t} to {own}_del`, {shadow} to {t}",
             "drop /* gh-ost */ table if exists {own}_ghc`",

@@ -1,6 +1,5 @@
 """Has a table copied again behind a place of its shard's log, unless it was."""
 
-import time
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -81,13 +80,15 @@ def _ensure(
         return copy is not None and not copy.where and copy.state in _GOING and is_behind(copy)
 
     # Tasks that ask for the same copy at the same time share a request, and so a copy.
-    turn = int(time.time() // ANSWER_S_MAX)
-    request_id = uuid.uuid5(uuid.NAMESPACE_OID, f"{topics.copy} {name} {after_seq} {turn}").hex
+    request_id = uuid.uuid5(uuid.NAMESPACE_OID, f"{topics.copy} {name} {after_seq}").hex
     request = CopyRequest(CopyAction.START, (name,), id=request_id, after_seq=after_seq)
     with CopyFeed(config, topics) as feed:
         feed.read_to_end()
         if is_copied(feed):
             return False
+        old = feed.answers.pop(request.id, None)
+        if old is not None:  # of a query that was killed
+            forget_answer(config, topics, old)
         ask(config, topics, request)
         deadline = Deadline(ANSWER_S_MAX)
         try:

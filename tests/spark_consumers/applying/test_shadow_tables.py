@@ -24,7 +24,7 @@ def test_other_tables(name: str) -> None:
     ("statement", "refilled", "emptied"),
     [
         (
-            "rename /* gh-ost */ table s.`orders` to s.`_orders_del`, s.`_orders_gho` to s.`orders`",
+            "rename /* gh-ost */ table s.`orders` to s._orders_del, s.`_orders_gho` to s.orders",
             ["orders"],
             [],
         ),

@@ -11,12 +11,13 @@ from spark_consumers.applying.task_changes import Following
 from spark_consumers.applying.unlogged import Unlogged, altered_table
 from spark_consumers.errors import CannotApply
 from tests.spark_consumers.applying.batches import ORDERS, Source, change, statement
+from topics.records.vevent import Row
 
 NAME = ("shop", "orders")
 KNOWN = {NAME: KnownTable(ORDERS)}
 SWAP = "RENAME TABLE orders TO _orders_old, _orders_new TO orders"
 DEFAULT = "ALTER TABLE orders ADD COLUMN extra INT NOT NULL DEFAULT 7"
-ROW = {"id": 1, "value": 1}
+ROW: Row = {"id": 1, "value": 1}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_statements_that_change_values(clauses: str) -> None:
         "ADD COLUMN c ENUM('not','null') CHARACTER SET latin1 FIRST, ALGORITHM=INSTANT",
         "ADD COLUMN (a INT CHECK (a > 0 AND a IS NOT NULL), b TIMESTAMP(6) NULL, KEY (a))",
         "ADD COLUMN c INT UNIQUE KEY",
-        "ADD INDEX i (note), ADD UNIQUE u (amount), ADD CONSTRAINT f FOREIGN KEY (a) REFERENCES b(a)",
+        "ADD INDEX i (a), ADD UNIQUE u (b), ADD CONSTRAINT f FOREIGN KEY (a) REFERENCES b(a)",
         "ADD VECTOR INDEX v (embedding)",
         "ADD PARTITION (PARTITION p1 VALUES LESS THAN (9))",
         "DROP COLUMN gone, DROP KEY i, DROP FOREIGN KEY f, DROP PRIMARY KEY",
@@ -130,7 +131,7 @@ def test_without_copies_it_stops_by_name(text: str) -> None:
 
 
 def test_half_a_swap_empties_the_table() -> None:
-    """gh-ost's two-step cut-over: the rows go with the first rename, others come with the second."""
+    """gh-ost's two-step cut-over: rows go with the first rename, others come with the second."""
     away = statement("-80", 3, 100, "RENAME TABLE orders TO _orders_del")
     back = statement("-80", 5, 200, "RENAME TABLE _orders_gho TO orders")
 
