@@ -56,11 +56,11 @@ class Unlogged:
 
     @property
     def place(self) -> str:
-        """The table, where the statement is, and its beginning."""
+        """The table, where the statement is, and its beginning, in one line."""
         gtid = f" (GTID {self.gtid})" if self.gtid else ""
         return (
             f"{self.what.database}.{self.what.table}, shard {self.at.shard}, seq {self.at.seq}"
-            f"{gtid}: {self.statement[:200]}"
+            f"{gtid}: {' '.join(self.statement.split())[:200]}"
         )
 
     @property
