@@ -107,18 +107,14 @@ class LogWindow:
                     f"later time, or name a change log that begins earlier"
                 )
 
-    def statements(self, accept_skip: Collection[str]) -> Statements:
-        """Return the statements. CannotApply: see `replay_changelog`.
-
-        Behind one that changed values, the log has them only as the copy that follows brings them.
-        """
+    def statements(self, accept_skip: Collection[str]) -> BatchStatements:
+        """Return the statements. CannotApply: see `replay_changelog`."""
         found = BatchStatements(Statements(accept_skip))
         only = self._only(ds.field("type").isin(STATEMENT_TYPES))
         for batch in self._read(STATEMENT_COLUMNS, only):
             for record in batch.to_pylist():
                 found.add(record)
-        found.statements.blocking += [(each.what, each.place) for each in found.unlogged]
-        return found.statements
+        return found
 
     def versions(self, database: str, table: str) -> dict[str, list[Version]]:
         """Return what changes of a table left, by key; rows are `LoggedImage`. CannotApply."""
