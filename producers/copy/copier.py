@@ -157,6 +157,8 @@ class Copier:
 
     def _take_requests(self) -> None:
         self._feed.poll(0)
+        # What was removed may be requested again under its id.
+        self._answered &= self._feed.requests.keys()
         if self._inspection is not None:
             if not self._inspection.done():
                 return

@@ -159,7 +159,7 @@ def carry_out(
     for name in tables:
         copy = copies.get(name)
         if request.action is CopyAction.START:
-            if copy is not None and not copy.state.is_over:
+            if copy is not None and not copy.state.is_over and not _begins_again(request, copy):
                 problems.append(f"table {copy.name} is already being copied ({copy.state.value})")
             else:
                 rule = filters.rule_text(*name)
@@ -191,6 +191,10 @@ _APPLIES_TO: Final = {
 
 def _applies(request: CopyRequest, copy: TableCopy) -> bool:
     return copy.state in _APPLIES_TO[request.action]
+
+
+def _begins_again(request: CopyRequest, copy: TableCopy) -> bool:
+    return copy.state is CopyState.COPYING and copy.begun_seq <= request.after_seq
 
 
 def _begun(name: Name, request: CopyRequest, rule: str, begun_us: int, now_us: int) -> TableCopy:

@@ -21,7 +21,7 @@ LOGIN_PAUSE_S: Final = 10.0
 # A session that has published rows, and has lasted this long, has got on: a copy may take hours on
 # a server on which nothing else happens.
 LASTS_S: Final = 60.0
-# What passes by itself has passed after so many restarts; operators are told of others.
+# What passes by itself has passed after this many restarts; operators see the others.
 RESTARTS_SHOWN_MIN: Final = 3
 
 

@@ -85,8 +85,8 @@ AcceptSkip = Annotated[
     list[str] | None,
     typer.Option(
         "--accept-skip",
-        help="Skipped transactions without which the tables are right: GTIDs, or reason:TEXT for "
-        "all of one reason; repeatable",
+        help="Transactions without which the tables are right: skipped ones, or ALTERs that "
+        "changed no value. GTIDs, or reason:TEXT for all skips of one reason; repeatable",
     ),
 ]
 OnTruncateOption = Annotated[

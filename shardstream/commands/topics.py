@@ -5,8 +5,9 @@ from typing import Annotated
 import typer
 
 from shardstream.commands.options import SHARD_NAMES, Config, Keyspace
+from shardstream.commands.single_options import CommandLine
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = CommandLine(no_args_is_help=True)
 
 
 @app.callback()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_consumers.applying.homes import Version
-from spark_consumers.applying.shadow_tables import is_swap
+from spark_consumers.applying.shadow_tables import Swap, swap_of
 from spark_consumers.applying.statements import (
     ColumnDrop,
     ColumnRename,
@@ -16,7 +16,9 @@ from spark_consumers.applying.statements import (
     column_renames,
 )
 from spark_consumers.applying.tables import STATEMENT_TYPES, Removal, Statements
+from spark_consumers.applying.unlogged import Unlogged, to_be_copied, unlogged_by
 from spark_consumers.errors import ShapeConflict
+from topics.records.accepted_skips import is_accepted
 
 Name = tuple[str, str]  # database, table
 
@@ -35,6 +37,7 @@ class BatchStatements:
     swaps: list[tuple[Name, str]] = field(default_factory=list)  # (table, what is wrong)
     copies: dict[Name, list[str]] = field(default_factory=dict)
     drops: list[tuple[ColumnDrop, Version]] = field(default_factory=list)
+    unlogged: list[Unlogged] = field(default_factory=list)
 
     @classmethod
     def of(cls, routed: pa.Table, accept_skip: Collection[str]) -> "BatchStatements":
@@ -50,16 +53,34 @@ class BatchStatements:
             if record["type"] == _COPY_COMPLETED:
                 name = (record["database"], record["table"])
                 found.copies.setdefault(name, []).append(record["shard"])
-            elif record["type"] != "DDL":
-                found.statements.add(record)
-            elif not is_swap(record["statement"], record["database"]):
-                found.statements.add(record)
-                found._add_renames(record)
-                place = (record["shard"], record["seq"], record["timestamp_us"])
-                at = Version(*place, None, None, record.get("token"))
-                drops = column_drops(record["statement"], record["database"])
-                found.drops += [(each, at) for each in drops]
+            else:
+                found.add(record)
         return found
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Take a DDL or SKIP record. CannotApply on a skip that was not accepted."""
+        if record["type"] != "DDL":
+            self.statements.add(record)
+            return
+        place = (record["shard"], record["seq"], record["timestamp_us"])
+        at = Version(*place, None, None, record.get("token"))
+        if not is_accepted(self.statements.accept_skip, str(record.get("gtid")), ""):
+            self.unlogged += unlogged_by(record)
+        swap = swap_of(record["statement"], record["database"])
+        if swap is not None:
+            self._add_swap(swap, at, record["statement"])
+            return
+        self.statements.add(record)
+        self._add_renames(record)
+        drops = column_drops(record["statement"], record["database"])
+        self.drops += [(each, at) for each in drops]
+
+    def _add_swap(self, swap: Swap, at: Version, statement: str) -> None:
+        for what in swap.emptied:
+            self.statements.removals.setdefault(what.database, []).append(Removal(what, at))
+        # A shadow table that a sink follows by name has got other rows.
+        place = f"shard {at.shard}, seq {at.seq}: {statement[:200]}"
+        self.statements.blocking += [(what, place) for what in swap.shadows]
 
     def _add_renames(self, record: Mapping[str, Any]) -> None:
         shard, statement = record["shard"], record["statement"]
@@ -99,6 +120,12 @@ class BatchStatements:
         for name, message in self.swaps:
             if name in tables:
                 raise ShapeConflict(message)
+
+    def to_be_copied(self) -> list[Unlogged]:
+        """Return the statements behind which tables must be copied again, in merged order."""
+        removals = self.statements.removals.values()
+        emptied = [(each.what, each.at) for of_database in removals for each in of_database]
+        return to_be_copied(self.unlogged, emptied)
 
     def removals_of(self, name: Name) -> tuple[Removal, ...]:
         """Return the statements that emptied a table, in merged order."""

@@ -1,8 +1,8 @@
 """What a DDL statement does to the rows of tables: TRUNCATE and DROP remove them. Pure.
 
 A statement that changes rows or keys in another way without logging row changes (RENAME, partition
-and tablespace operations, a new primary key, `ALTER IGNORE`) cannot be applied. ALTERs of columns
-leave rows as they are: a row has the columns that it had at its last change.
+and tablespace operations, a new primary key, `ALTER IGNORE`) cannot be applied. What an ALTER of
+columns does to the values of rows is told by `unlogged`.
 """
 
 import re
@@ -70,17 +70,20 @@ class ColumnDrop:
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
+class Token:
+    """A token of a statement, without quotes; a literal text keeps its own."""
+
     text: str
     is_name: bool  # quoted, so never a keyword
 
     def is_word(self, *words: str) -> bool:
+        """Tell whether it is one of these keywords."""
         return not self.is_name and self.text.upper() in words
 
 
 def effect_of(statement: str, database: str) -> Effect:
     """Return what a statement does to rows; `database` is its default database."""
-    tokens = _Tokens.of(statement, database)
+    tokens = Tokens.of(statement, database)
     if tokens.take("TRUNCATE"):
         tokens.take("TABLE")
         return Effect(emptied=(tokens.table(),))
@@ -97,11 +100,21 @@ def effect_of(statement: str, database: str) -> Effect:
 
 
 def renames_of(statement: str, database: str) -> list[tuple[TableName, TableName]]:
-    """Return (old, new) of each table that a RENAME TABLE renames; nothing for other statements."""
-    tokens = _Tokens.of(statement, database)
-    if not (tokens.take("RENAME") and tokens.take("TABLE", "TABLES")):
+    """Return (old, new) of each table that a statement renames.
+
+    Nothing for an ALTER TABLE that does more, and for other statements.
+    """
+    tokens = Tokens.of(statement, database)
+    if tokens.take("RENAME") and tokens.take("TABLE", "TABLES"):
+        return list(_pairs(tokens.renamed()))
+    if not tokens.take("ALTER"):
         return []
-    return list(_pairs(tokens.renamed()))
+    table = tokens.altered()
+    if table is None or not tokens.take("RENAME") or tokens.take(*_NOT_A_TABLE):
+        return []
+    tokens.take("TO", "AS", "=")
+    new = tokens.table()
+    return [(table, new)] if tokens.next() is None else []
 
 
 def _pairs(names: tuple[TableName, ...]) -> tuple[tuple[TableName, TableName], ...]:
@@ -110,7 +123,7 @@ def _pairs(names: tuple[TableName, ...]) -> tuple[tuple[TableName, TableName], .
 
 def column_renames(statement: str, database: str) -> list[ColumnRename]:
     """Return the columns that an ALTER TABLE renames, by RENAME COLUMN or CHANGE."""
-    tokens = _Tokens.of(statement, database)
+    tokens = Tokens.of(statement, database)
     if not tokens.take("ALTER"):
         return []
     table = tokens.altered()
@@ -131,7 +144,7 @@ def column_renames(statement: str, database: str) -> list[ColumnRename]:
 
 def column_drops(statement: str, database: str) -> list[ColumnDrop]:
     """Return the columns that an ALTER TABLE drops."""
-    tokens = _Tokens.of(statement, database)
+    tokens = Tokens.of(statement, database)
     if not tokens.take("ALTER"):
         return []
     table = tokens.altered()
@@ -146,7 +159,7 @@ def column_drops(statement: str, database: str) -> list[ColumnDrop]:
     return found
 
 
-def _effect_of_drop(tokens: "_Tokens") -> Effect:
+def _effect_of_drop(tokens: "Tokens") -> Effect:
     if tokens.take("DATABASE", "SCHEMA"):
         tokens.take_all("IF", "EXISTS")
         return Effect(emptied=(TableName(tokens.name(), None),))
@@ -157,7 +170,7 @@ def _effect_of_drop(tokens: "_Tokens") -> Effect:
     return Effect(emptied=tokens.tables())
 
 
-def _effect_of_create(tokens: "_Tokens") -> Effect:
+def _effect_of_create(tokens: "Tokens") -> Effect:
     if not tokens.take("OR"):
         return Effect()
     tokens.take("REPLACE")
@@ -166,7 +179,7 @@ def _effect_of_create(tokens: "_Tokens") -> Effect:
     return Effect(emptied=(tokens.table(),)) if tokens.take("TABLE") else Effect()
 
 
-def _effect_of_alter(tokens: "_Tokens") -> Effect:
+def _effect_of_alter(tokens: "Tokens") -> Effect:
     tokens.take_all("ONLINE")
     # MariaDB: rows that a new unique key does not allow are removed.
     is_ignore = tokens.take("IGNORE")
@@ -195,29 +208,29 @@ def _effect_of_alter(tokens: "_Tokens") -> Effect:
     return Effect((), (table, *others), tuple(received)) if is_changed else Effect()
 
 
-def _tokens(statement: str) -> Iterator[_Token]:
+def _tokens(statement: str) -> Iterator[Token]:
     for found in _TOKEN.finditer(statement):
         match found.lastgroup:
             case "backtick":
-                yield _Token(found["backtick"].replace("``", "`"), is_name=True)
+                yield Token(found["backtick"].replace("``", "`"), is_name=True)
             case "double":
-                yield _Token(found["double"].replace('""', '"'), is_name=True)
+                yield Token(found["double"].replace('""', '"'), is_name=True)
             case "word" | "sign" | "text":
-                yield _Token(found[0], is_name=False)
+                yield Token(found[0], is_name=False)
             case _:
                 pass
 
 
-class _Tokens:
+class Tokens:
     """Reads the tokens of a statement from left to right."""
 
-    def __init__(self, tokens: list[_Token], database: str) -> None:
-        self._tokens = [*tokens, _Token("", is_name=False)]
+    def __init__(self, tokens: list[Token], database: str) -> None:
+        self._tokens = [*tokens, Token("", is_name=False)]
         self._at = 0
         self._database = database
 
     @classmethod
-    def of(cls, statement: str, database: str) -> "_Tokens":
+    def of(cls, statement: str, database: str) -> "Tokens":
         """Return those of a statement; of MariaDB's SET STATEMENT ... FOR, what follows it."""
         tokens = list(_tokens(statement))
         if [token.text.upper() for token in tokens[:2]] == ["SET", "STATEMENT"]:
@@ -272,7 +285,19 @@ class _Tokens:
             found.append(self.table())
         return tuple(found)
 
-    def next(self) -> _Token | None:
+    def clauses(self) -> list[list[Token]]:
+        """Take all that is left, divided at commas that are in no parentheses."""
+        found: list[list[Token]] = [[]]
+        depth = 0
+        while (token := self.next()) is not None:
+            depth += token.is_word("(") - token.is_word(")")
+            if depth == 0 and token.is_word(","):
+                found.append([])
+            else:
+                found[-1].append(token)
+        return found
+
+    def next(self) -> Token | None:
         """Take the next token, None at the end."""
         if self._at == len(self._tokens) - 1:
             return None

@@ -1,6 +1,6 @@
 """Turns the rows that a task of a sink's query gets into changes of tables. Pure."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -32,7 +32,9 @@ from spark_consumers.applying.reduce import reduce_changes
 from spark_consumers.applying.removals import removed
 from spark_consumers.applying.shadow_tables import is_shadow_table
 from spark_consumers.applying.shard_columns import told_of, without_dropped
+from spark_consumers.applying.statements import TableName
 from spark_consumers.applying.tables import Removal
+from spark_consumers.applying.unlogged import Unlogged, concerns, stop_at_unlogged
 from spark_consumers.applying.versions import (
     Decoded,
     check_free_names,
@@ -56,8 +58,10 @@ class Following:
 
     `tables`: (database, table) of those that it follows; None: all but the shadow tables of online
     schema changes. `known`: those that it has. `accept_skip`: GTIDs of skipped transactions without
-    which the tables are right. `histories`: the tables of which it keeps every version.
-    `drop_columns`: columns that no shard has any more are dropped.
+    which the tables are right, and of statements that change no values. `histories`: the tables of
+    which it keeps every version. `drop_columns`: columns that no shard has any more are dropped.
+    `on_unlogged`: gets the statements that changed rows which the sink or the batch has without
+    logging them, and returns once a copy of each table has begun behind its statement.
     """
 
     tables: Collection[Name] | None = None
@@ -68,10 +72,25 @@ class Following:
     histories: Collection[Name] = ()
     on_partial: OnPartial = OnPartial.STOP
     drop_columns: bool = False
+    on_unlogged: Callable[[Sequence[Unlogged]], None] = stop_at_unlogged
 
     def follows(self, name: Name) -> bool:
         """Tell whether the sink follows a table."""
         return not is_shadow_table(name[1]) if self.tables is None else name in self.tables
+
+    def check_unlogged(self, statements: BatchStatements, rows: pa.Table) -> None:
+        """Let tables be copied whose rows a statement changed that the sink or the batch has.
+
+        `rows`: of the batch, of keys of the task.
+        """
+        found = [
+            each
+            for each in statements.to_be_copied()
+            if self.follows(_name(each.what))
+            and concerns(each, lambda what: _name(what) in self.known, rows)
+        ]
+        if found:
+            self.on_unlogged(found)
 
     def check_removals(self, name: Name, removals: Sequence[Removal], versions: pa.Table) -> None:
         """CannotApply if statements remove rows that the sink or the batch has, and it is to stop.
@@ -82,6 +101,10 @@ class Following:
             return
         if name in self.known or pc.any(removed(removals, versions), min_count=0).as_py():
             raise emptied(".".join(name), removals[0].at)
+
+
+def _name(what: TableName) -> Name:
+    return what.database, what.table or ""
 
 
 def changes_of(
@@ -114,6 +137,7 @@ def changes_of(
     concerned = {*by_table, *following.known, *statements.tables}
     names = {name for name in concerned if following.follows(name)}
     statements.check(names, following.follows)
+    following.check_unlogged(statements, rows)
     told = told_of(routed, decoder, statements) if following.drop_columns else {}
     found = []
     for name in sorted(names):

@@ -63,7 +63,7 @@ def run_database(
     target = _with_source(target or TargetOptions(keyspace), parsed, on_type_change)
     target = _prepared(url, target, tables, parsed)
     spec = DatabaseSpec(
-        *(url, target, parsed.kafka, parsed.registry_url, checkpoint, partitions),
+        *(url, keyspace, target, parsed.kafka, parsed.registry_url, checkpoint, partitions),
         tables=frozenset(tables) or None,
         accept_skip=frozenset(accept_skip),
         on_truncate=on_truncate,

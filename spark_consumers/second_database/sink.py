@@ -24,6 +24,7 @@ from spark_consumers.sink_query.batch_id import task
 from spark_consumers.sink_query.checkpoint_files import batch_span, query_id
 from spark_consumers.sink_query.resume import PlannedBatch
 from spark_consumers.sink_query.secret_spec import SPEC, spec_of
+from spark_consumers.sink_query.unlogged_copies import UnloggedCopies
 from spark_consumers.source.read_tasks import schema_ids_of
 from topics.kafka.client import ClientConfig
 
@@ -41,6 +42,7 @@ class DatabaseSpec:
     """
 
     url: str
+    keyspace: str
     target: TargetOptions
     kafka: ClientConfig
     registry_url: str | None
@@ -99,6 +101,7 @@ class DatabaseWriter(DataSourceStreamArrowWriter):
             spec.on_truncate,
             on_partial=spec.target.on_partial,
             drop_columns=spec.target.drop_columns,
+            on_unlogged=UnloggedCopies(spec.kafka, spec.keyspace),
         )
         changes = changes_of(
             pa.Table.from_batches(batches),

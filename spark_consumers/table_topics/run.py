@@ -3,7 +3,7 @@
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -36,6 +36,7 @@ def run_table_topics(
     topics: TopicOptions,
     *,
     tables: Sequence[str] = (),
+    accept_skip: Collection[str] = (),
     trigger: Trigger = "processingTime",
     interval_s: float = INTERVAL_S,
     on_progress: Callable[[SinkProgress], None] | None = None,
@@ -46,8 +47,9 @@ def run_table_topics(
     `options` are those of format `shardstream` (kafka.bootstrap.servers, start, keyRange,
     maxRowsPerBatch, ...); `start` applies only while nothing is written: otherwise the query goes
     on from its checkpoint, or, without one, where the topics end. `tables` (`database.table`): only
-    these. With `availableNow` the run ends once everything that was on Kafka is written, else when
-    `stop` is set. Rows of the progress are records in the topics.
+    these. `accept_skip`: GTIDs of statements that changed no value. With `availableNow` the run
+    ends once everything that was on Kafka is written, else when `stop` is set. Rows of the progress
+    are records in the topics.
 
     An earlier run that still writes to these topics is stopped. Raises the ShardstreamError that
     ended the query; a transient one only after several restarts.
@@ -69,6 +71,7 @@ def run_table_topics(
         tables=tuple(tables),
         vindexes=_vindexes(kafka, keyspace),
         has_records=_with_records(kafka, topics, claim),
+        accept_skip=frozenset(accept_skip),
     )
     source.pop("keyspace")
     writer = translated(lambda: _writer(spark, spec, source, tables))

@@ -20,6 +20,7 @@ from spark_consumers.sink_query.batch_id import batch_id, task
 from spark_consumers.sink_query.checkpoint_files import batch_span, query_id
 from spark_consumers.sink_query.same_keys import OnSameKey
 from spark_consumers.sink_query.secret_spec import SPEC, spec_of
+from spark_consumers.sink_query.unlogged_copies import UnloggedCopies
 from spark_consumers.source.read_tasks import schema_ids_of
 from spark_consumers.table_topics.batch_writer import Output, TaskBatch, TaskIdentity, write_batch
 from spark_consumers.table_topics.decision import Plan, Span
@@ -29,13 +30,14 @@ from spark_consumers.table_topics.moves import Place, RecentHomes
 from spark_consumers.table_topics.options import OnTruncate, TopicOptions
 from spark_consumers.table_topics.registration import SubjectIds
 from spark_consumers.table_topics.task_rows import TableMessages
-from spark_consumers.table_topics.truncates import check_truncates, is_among
+from spark_consumers.table_topics.truncates import check_truncates, is_among, unlogged_of
 from topics.errors import WrongTopic
 from topics.kafka.client import ClientConfig, open_admin
 from topics.kafka.errors import kafka_errors
 from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
 from topics.kafka.provisioning import provision_table_topics
 from topics.names import ShardTopics, table_topic
+from topics.records.accepted_skips import is_accepted
 from topics.records.table_shape import TableShape
 
 TOPICS_FORMAT = "shardstream_table_topics"
@@ -49,7 +51,8 @@ class TopicsSpec:
 
     `tables` (`database.table`): those that are written, empty for all. `vindexes`: pairs of a table
     and the columns that its vindex takes. `has_records`: with `--on-truncate stop`, tables whose
-    topics had some before the first batch.
+    topics had some before the first batch. `accept_skip`: GTIDs of statements that changed no
+    value.
     """
 
     kafka: ClientConfig
@@ -60,6 +63,7 @@ class TopicsSpec:
     tables: tuple[str, ...] = ()
     vindexes: tuple[tuple[str, tuple[str, ...]], ...] = ()
     has_records: tuple[str, ...] = ()
+    accept_skip: frozenset[str] = frozenset()
 
 
 class TableTopicsSink(DataSource):
@@ -131,14 +135,18 @@ def _output(
     if not batches:
         return Output((), moves_after)
     rows = _not_written(pa.Table.from_batches(batches), plan)
+    # While the first batch is written, other tasks of it create topics.
+    is_first = not plan.written
+
+    def has_topic(what: TableName) -> bool:
+        return is_among(what, spec.has_records) if is_first else _has_topic(spec, what)
+
     if spec.options.on_truncate is OnTruncate.STOP:
-        # While the first batch is written, other tasks of it create topics.
-        is_first = not plan.written
-        check_truncates(
-            rows,
-            spec.tables,
-            lambda what: is_among(what, spec.has_records) if is_first else _has_topic(spec, what),
-        )
+        check_truncates(rows, spec.tables, has_topic)
+    unlogged = unlogged_of(rows, spec.tables, has_topic)
+    unlogged = [u for u in unlogged if not is_accepted(spec.accept_skip, u.gtid, "")]
+    if unlogged:
+        UnloggedCopies(spec.kafka, spec.options.envelope.keyspace)(unlogged)
     return Output(_table_messages(spec).messages(rows, homes), moves_after)
 
 

@@ -19,7 +19,7 @@ from spark_consumers.table_topics.task_rows import TableMessages
 from tests.database_servers import DatabaseFixture
 from tests.postgres_servers import PostgresFixture
 from tests.spark_consumers.altered_shards import COLUMNS, AlteredShards
-from tests.spark_consumers.applying.batches import Source, routed
+from tests.spark_consumers.applying.batches import Source, no_copies, routed
 from tests.spark_consumers.current_state.query.batch_queries import Query
 from tests.spark_consumers.second_database.followed import Followed, batch
 from topics.records.vevent import VEvent
@@ -77,7 +77,7 @@ def test_second_database(
 
     for number, events in enumerate(batches_of(altered, together=together)):
         known = followed.database.known()
-        following = Following(known=known, drop_columns=drop_columns)
+        following = Following(known=known, drop_columns=drop_columns, on_unlogged=no_copies)
         changes = source.changes(events, following, partitions=PARTITIONS)
         assert followed.database.apply_arrow(batch(number), changes)
 

@@ -122,7 +122,15 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
 
 
 ON_ALL_TARGETS = pytest.mark.parametrize(
-    "target", ["state", "postgres", "mysql_a", "mariadb_a"], indirect=True
+    "target",
+    [
+        "state",
+        *(
+            pytest.param(name, marks=pytest.mark.usefixtures("real_servers"))
+            for name in ("postgres", "mysql_a", "mariadb_a")
+        ),
+    ],
+    indirect=True,
 )
 
 

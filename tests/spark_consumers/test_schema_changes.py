@@ -13,7 +13,7 @@ from spark_consumers.applying.task_changes import Following
 from spark_consumers.current_state.query.task import TaskTables
 from spark_consumers.errors import ShapeConflict
 from tests.postgres_servers import PostgresFixture
-from tests.spark_consumers.applying.batches import Source
+from tests.spark_consumers.applying.batches import Source, no_copies
 from tests.spark_consumers.current_state.query.batch_queries import PARTITIONS, Query
 from tests.spark_consumers.schema_changes import BOTH, SCHEMA_CHANGES, SHADOW, SchemaChange
 from tests.spark_consumers.second_database.followed import Followed, batch
@@ -26,7 +26,7 @@ def test_current_state(case: SchemaChange, tmp_path: Path) -> None:
     """The table has the rows that the case says, or the query stops by name."""
     query = Query(tmp_path, Source(), drop_columns=case.drop_columns)
     query.target = replace(query.target, on_type_change=case.on_type_change)
-    query.tasks = [TaskTables(query.target) for _ in range(PARTITIONS)]
+    query.tasks = [TaskTables(query.target, no_copies) for _ in range(PARTITIONS)]
     query.position = StreamPosition(0, 0, {s: ShardPosition(0, 0, None) for s in BOTH})
     *first, last = (query.source.rows(events) for events in case.batches)
     for rows in first:
@@ -74,6 +74,7 @@ def take(followed: Followed, source: Source, case: SchemaChange, number: int) ->
         known=followed.database.known(),
         on_type_change=case.on_type_change,
         drop_columns=case.drop_columns,
+        on_unlogged=no_copies,
     )
     changes = source.changes(case.batches[number], following, partitions=PARTITIONS)
     assert followed.database.apply_arrow(batch(number), changes)

@@ -96,12 +96,17 @@ class TableCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopyRequest:
-    """A request; without `tables` (`database.table`) it applies to all tables that it fits."""
+    """A request; without `tables` (`database.table`) it applies to all tables that it fits.
+
+    `after_seq`: a START begins a copy again that is under way and did not begin after this record
+    of the log.
+    """
 
     action: CopyAction
     tables: tuple[str, ...] = ()
     where: str = ""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    after_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,10 @@ def _key(*parts: str) -> bytes:
 
 def encode(record: CopyRecord) -> bytes:
     """Return the Kafka value of a record."""
-    return json.dumps({"layout": LAYOUT, **asdict(record)}, ensure_ascii=False).encode()
+    fields = {"layout": LAYOUT, **asdict(record)}
+    if not fields.get("after_seq"):  # producers of earlier releases do not know it
+        fields.pop("after_seq", None)
+    return json.dumps(fields, ensure_ascii=False).encode()
 
 
 def decode(key: bytes | None, value: bytes, where: str) -> CopyRecord:

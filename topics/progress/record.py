@@ -112,7 +112,7 @@ class LastDdl:
 class StopReason:
     """Why a producer has stopped: when (host clock), the class of the error, and its text.
 
-    `restarts`: it has not stopped, but has started over so many times in one place; else 0.
+    `restarts`: it has not stopped, but has started over this many times in one place; else 0.
     """
 
     at_us: int

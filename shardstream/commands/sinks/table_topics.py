@@ -21,6 +21,7 @@ class TableTopicsOptions(QueryOptions):
 
     checkpoint: str
     topics: TopicOptions
+    accept_skip: tuple[str, ...] = ()
 
 
 def run_table_topics_command(config: Path | None, options: TableTopicsOptions) -> None:
@@ -41,6 +42,7 @@ def run_table_topics_command(config: Path | None, options: TableTopicsOptions) -
             source,
             topics,
             tables=options.tables,
+            accept_skip=options.accept_skip,
             **watching,
         )
 

@@ -6,6 +6,7 @@ import typer
 
 from shardstream.commands.http.options import serves_metrics
 from shardstream.commands.options import (
+    AcceptSkip,
     AvailableNow,
     Config,
     Every,
@@ -108,6 +109,7 @@ def table_topics(
     moves: _MovesMax = MOVES_MAX_DEFAULT,
     registry: _Registry = None,
     on_truncate: _OnTruncate = OnTruncate.KEEP,
+    accept_skip: AcceptSkip = None,
     key_range: KeyRangeOption = "-",
     start: StartOption = "earliest",
     max_rows: MaxRowsPerBatch = None,
@@ -137,6 +139,7 @@ def table_topics(
         lines=LineOptions(as_json, every_s),
         topics=_topics(envelope, (tasks, partitions, moves, keep, window), registry, on_truncate),
         tables=tuple(tables or ()),
+        accept_skip=tuple(accept_skip or ()),
     )
     run_table_topics_command(config, options)
 

@@ -9,8 +9,8 @@ import pyarrow.dataset as ds
 
 from event_token.errors import UsageError
 from event_token.position import StreamPosition
+from spark_consumers.applying.batch_statements import BatchStatements
 from spark_consumers.applying.homes import Version
-from spark_consumers.applying.shadow_tables import is_swap
 from spark_consumers.applying.tables import (
     CHANGE_COLUMNS,
     STATEMENT_COLUMNS,
@@ -108,14 +108,13 @@ class LogWindow:
                     f"later time, or name a change log that begins earlier"
                 )
 
-    def statements(self, accept_skip: Collection[str]) -> Statements:
+    def statements(self, accept_skip: Collection[str]) -> BatchStatements:
         """Return the statements. CannotApply: see `replay_changelog`."""
-        found = Statements(accept_skip)
+        found = BatchStatements(Statements(accept_skip))
         only = self._only(ds.field("type").isin(STATEMENT_TYPES))
         for batch in self._read(STATEMENT_COLUMNS, only):
             for record in batch.to_pylist():
-                if record["type"] != "DDL" or not is_swap(record["statement"], record["database"]):
-                    found.add(record)
+                found.add(record)
         return found
 
     def versions(self, database: str, table: str) -> dict[str, list[Version]]:

@@ -1,6 +1,6 @@
 """Applies a window of a change log to a table of a target, by the rule of `applying.homes`."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -21,8 +21,10 @@ from spark_consumers.applying.changes import (
 from spark_consumers.applying.homes import Version
 from spark_consumers.applying.removals import removed
 from spark_consumers.applying.settle import settle
+from spark_consumers.applying.unlogged import Unlogged
 from spark_consumers.current_state.query.json_images import typed_images
 from spark_consumers.current_state.query.log_window import LoggedImage, LogWindow
+from spark_consumers.errors import CannotApply
 
 Flags = npt.NDArray[np.bool_]
 _ORDER = (KEY, HOME, SHARD, SEQ, TIME)
@@ -46,8 +48,10 @@ def replayed(
     """
     shape = stored.known.shape
     table = (shape.database, shape.table)
-    statements = window.statements(accept_skip)
+    logged = window.statements(accept_skip)
+    statements = logged.statements
     statements.check({table})
+    _check_values(table, logged.unlogged)
     changes = {
         key: [each for each in versions if not statements.is_removed(*table, each)]
         for key, versions in window.versions(*table).items()
@@ -75,6 +79,18 @@ def replayed(
     )
     untouched = both.select(typed.column_names).take(pa.array(rows, pa.int64()))
     return pa.concat_tables([untouched, typed])
+
+
+def _check_values(table: tuple[str, str], unlogged: Sequence[Unlogged]) -> None:
+    """CannotApply behind a statement whose values only the copy that follows it brings."""
+    for each in unlogged:
+        if (each.what.database, each.what.table) == table:
+            raise CannotApply(
+                f"{each.place}: this statement changed values of rows without logging them, so the "
+                f"change log does not have them yet at that time. Ask without a change log: the "
+                f"answer is then that of the batch before. If the statement changed no value, "
+                f"accept it with --accept-skip"
+            )
 
 
 def _before(window: LogWindow, hidden: pa.Table) -> pa.Table:

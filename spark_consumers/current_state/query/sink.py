@@ -44,6 +44,7 @@ from pyspark.sql.types import StructType
 from event_token.errors import UsageError
 from spark_consumers.applying.on_truncate import OnTruncate
 from spark_consumers.applying.on_type_change import OnTypeChange
+from spark_consumers.applying.unlogged import stop_at_unlogged
 from spark_consumers.current_state.history.begin import begin_histories
 from spark_consumers.current_state.query.batch_commit import commit_batch
 from spark_consumers.current_state.query.dropping import drop_columns
@@ -59,6 +60,7 @@ from spark_consumers.sink_query.origin import given_origin
 from spark_consumers.sink_query.resume import PlannedBatch
 from spark_consumers.sink_query.same_keys import OnSameKey
 from spark_consumers.sink_query.secret_spec import storage_of
+from spark_consumers.sink_query.unlogged_copies import UnloggedCopies
 from spark_consumers.source.options import KAFKA_PREFIX
 from spark_consumers.source.read_tasks import schema_ids_of
 from topics.kafka.client import ClientConfig
@@ -295,6 +297,10 @@ def _worker(options: SinkOptions) -> tuple[TaskTables, RecordDecoder]:
     if found is None or found[0].target != options.target:
         schema_ids = schema_ids_of(options.kafka, options.registry_url)
         decoder = RecordDecoder(schema_ids.text_of, options.target.key_scope)
-        found = TaskTables(options.target), decoder
+        origin = options.target.origin
+        on_unlogged = (
+            stop_at_unlogged if origin is None else UnloggedCopies(options.kafka, origin.keyspace)
+        )
+        found = TaskTables(options.target, on_unlogged), decoder
         _WORKERS[options.target.path] = found
     return found

@@ -4,7 +4,7 @@ A task owns whole buckets of each table. Worker processes outlive tasks and keep
 that of a table's log only new commits are read, and keys are looked up in memory.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -31,6 +31,7 @@ from spark_consumers.applying.removals import removed
 from spark_consumers.applying.shard_columns import told_of
 from spark_consumers.applying.tables import Removal
 from spark_consumers.applying.task_changes import Following, changes_of
+from spark_consumers.applying.unlogged import Unlogged, stop_at_unlogged
 from spark_consumers.current_state.create import new_table, open_table
 from spark_consumers.current_state.history.columns import history_schema
 from spark_consumers.current_state.history.staging import stage_history
@@ -123,8 +124,12 @@ class TableWork:
 class TaskTables:
     """The tables of a target in one worker process."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(
+        self, target: Target, on_unlogged: Callable[[Sequence[Unlogged]], None] = stop_at_unlogged
+    ) -> None:
+        """`on_unlogged`: see `Following`."""
         self.target = target
+        self.on_unlogged = on_unlogged
         self._open: dict[str, StoredTable] = {}
         self._memory = IndexMemory(INDEX_MEMORY_BYTES)
 
@@ -153,6 +158,7 @@ class TaskTables:
                 self.target.histories,
                 self.target.on_partial,
                 self.target.drop_columns,
+                self.on_unlogged,
             ),
         )
         works: dict[TablePlace, TableWork] = {}

@@ -138,6 +138,7 @@ class OneServer:
 
 
 @pytest.mark.parametrize("family", ["mysql_a", "mariadb_a"])
+@pytest.mark.usefixtures("real_servers")
 @pytest.mark.parametrize(
     ("id_type", "ids"),
     [

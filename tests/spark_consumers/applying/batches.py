@@ -10,6 +10,7 @@ import pyarrow as pa
 from event_token import EventToken
 from spark_consumers.applying.changes import TableChanges
 from spark_consumers.applying.task_changes import Following, changes_of
+from spark_consumers.applying.unlogged import Unlogged
 from spark_consumers.decoding.key_scope import KeyScope
 from spark_consumers.decoding.output_columns import (
     ENVELOPE_TYPES,
@@ -37,6 +38,10 @@ TYPES = {**ENVELOPE_TYPES, **ON_REQUEST_TYPES}
 _SCHEMA = pa.schema(
     [*(pa.field(name, TYPES[name]) for name in SINK_COLUMNS), pa.field(ROUTE, pa.int64())]
 )
+
+
+def no_copies(found: Sequence[Unlogged]) -> None:
+    """Let a sink pass statements that changed values without logging them."""
 
 
 def change(
@@ -132,7 +137,10 @@ class Source:
         *,
         partitions: int = 1,
     ) -> list[TableChanges]:
-        """The changes of a batch in all tasks: events, or rows that are marked already."""
+        """The changes of a batch in all tasks: events, or rows that are marked already.
+
+        Without `following` tables are not copied again.
+        """
         rows: list[dict[str, object]] = []
         for each in batch:
             rows += self.rows([each]) if isinstance(each, VEvent) else [each]
@@ -144,7 +152,7 @@ class Source:
                 self.decoder,
                 partitions=partitions,
                 task=task,
-                following=following,
+                following=following or Following(on_unlogged=no_copies),
             )
         ]
 

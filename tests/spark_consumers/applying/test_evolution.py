@@ -20,7 +20,7 @@ from spark_consumers.applying.on_type_change import OnTypeChange
 from spark_consumers.applying.task_changes import Following
 from spark_consumers.applying.widening import widest
 from spark_consumers.errors import ShapeConflict
-from tests.spark_consumers.applying.batches import Source, change, statement
+from tests.spark_consumers.applying.batches import Source, change, no_copies, statement
 from topics.records.table_shape import Column, TableShape, ValueKind
 from topics.records.vevent import InvalidDate, Row, VEvent
 
@@ -65,7 +65,7 @@ def following(
     on_type_change: OnTypeChange = OnTypeChange.HALT,
 ) -> Following:
     known = {NAME: KnownTable(shape, renames or {})}
-    return Following(known=known, on_type_change=on_type_change)
+    return Following(known=known, on_type_change=on_type_change, on_unlogged=no_copies)
 
 
 def test_an_added_column_is_null_where_a_shard_lacks_it() -> None:

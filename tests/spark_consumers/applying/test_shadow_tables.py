@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_consumers.applying.shadow_tables import is_shadow_table, is_swap
+from spark_consumers.applying.shadow_tables import is_shadow_table, swap_of
 
 
 @pytest.mark.parametrize(
@@ -21,31 +21,47 @@ def test_other_tables(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "statement",
+    ("statement", "refilled", "emptied"),
     [
-        "rename /* gh-ost */ table s.`orders` to s.`_orders_del`, s.`_orders_gho` to s.`orders`",
-        "RENAME TABLE `s`.`orders` TO s.`_orders_old`, `s`.`_orders_new` TO `s`.`orders`",
-        "RENAME TABLE _orders_gho TO orders, orders TO _orders_del",
+        (
+            "rename /* gh-ost */ table s.`orders` to s._orders_del, s.`_orders_gho` to s.orders",
+            ["orders"],
+            [],
+        ),
+        ("RENAME TABLE `s`.`orders` TO s._orders_old, s._orders_new TO s.orders", ["orders"], []),
+        ("RENAME TABLE s._orders_gho TO s.orders, s.orders TO s._orders_del", ["orders"], []),
+        ("rename /* gh-ost */ table `s`.`orders` to `s`.`_orders_del`", [], ["orders"]),
+        ("rename /* gh-ost */ table `s`.`_orders_gho` to `s`.`orders`", ["orders"], []),
+        ("RENAME TABLE `s`.`_orders_new` TO `s`.`orders`", ["orders"], []),
+        ("alter /* gh-ost */ table `s`.`orders` rename `s`.`_orders_del`", [], ["orders"]),
+        ("alter /* gh-ost */ table `s`.`_orders_gho` rename to `s`.`orders`", ["orders"], []),
     ],
 )
-def test_the_swap_of_a_shadow_table(statement: str) -> None:
-    """The table is renamed away, and its copy gets its name."""
-    assert is_swap(statement, "shop")
+def test_the_swap_of_a_shadow_table(
+    statement: str, refilled: list[str], emptied: list[str]
+) -> None:
+    """The table is renamed away, and its copy gets its name: in one statement or two."""
+    found = swap_of(statement, "shop")
+
+    assert found is not None
+    assert [table.table for table in found.refilled] == refilled
+    assert [table.table for table in found.emptied] == emptied
+    assert {table.database for table in (*found.refilled, *found.emptied)} == {"s"}
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        "RENAME TABLE orders TO _orders_del",
-        "RENAME TABLE `s`.`_orders_new` TO `s`.`orders`",
         "RENAME TABLE orders TO sales, _orders_gho TO orders",
         "RENAME TABLE orders TO _orders_del, _lines_gho TO orders",
         "RENAME TABLE orders TO _orders_del, hr._orders_gho TO orders",
         "RENAME TABLE orders TO _orders_del, _orders_gho TO orders, a TO b",
+        "ALTER TABLE _orders_gho RENAME orders, ADD COLUMN c INT",
+        "ALTER TABLE _orders_gho RENAME COLUMN a TO b",
         "RENAME USER a TO b",
         "DROP TABLE _orders_del",
     ],
 )
 def test_other_statements(statement: str) -> None:
     """A table that is renamed in any other way has other rows afterwards."""
-    assert not is_swap(statement, "shop")
+    assert swap_of(statement, "shop") is None

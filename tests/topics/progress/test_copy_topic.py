@@ -34,6 +34,7 @@ COPY = TableCopy(
 RECORDS: list[CopyRecord] = [
     COPY,
     CopyRequest(CopyAction.START, ("shop.orders",), "id > 3"),
+    CopyRequest(CopyAction.START, ("shop.orders",), after_seq=7),
     CopyAnswer("1", ("shop.orders",), ("a problem",)),
 ]
 

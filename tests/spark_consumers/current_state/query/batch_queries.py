@@ -16,7 +16,7 @@ from spark_consumers.current_state.query.batch_commit import commit_batch
 from spark_consumers.current_state.query.task import Target, TaskTables
 from spark_consumers.current_state.stored_table import Staged, StoredTable
 from spark_consumers.sink_query.resume import PlannedBatch
-from tests.spark_consumers.applying.batches import Source, routed
+from tests.spark_consumers.applying.batches import Source, no_copies, routed
 
 SourceRow = dict[str, object]
 PARTITIONS = 2
@@ -47,7 +47,7 @@ class Query:
             histories={("shop", "orders"): ()} if history else {},
             drop_columns=drop_columns,
         )
-        self.tasks = [TaskTables(self.target) for _ in range(PARTITIONS)]
+        self.tasks = [TaskTables(self.target, no_copies) for _ in range(PARTITIONS)]
         self.source = source
         self.position = StreamPosition(0, 0)
         self.name, self.batch_id = "q0", 0

@@ -229,6 +229,29 @@ def test_the_command_that_a_stop_names_accepts_all_skips_of_the_reason(
     assert "--accept-skip 'ticket 19': name GTIDs, or reason:TEXT" in bad.stderr
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ALTER TABLE orders MODIFY value BIGINT UNSIGNED",
+        "RENAME TABLE orders TO _orders_old, _orders_new TO orders",
+    ],
+)
+def test_values_that_were_not_logged_are_not_told(followed: Followed, text: str) -> None:
+    """Behind such a statement rows have values that the log does not have yet."""
+    at = followed.times()[12]
+    altered = dict.fromkeys(SCHEMA.names) | {"type": "DDL", "gtid": "a:1", "statement": text}
+    altered |= {"shard": "-80", "seq": 10_000, "offset": 10_000, "timestamp_us": at}
+    followed.records.append(altered | {"database": "shop"})
+    followed.keep()
+    asked = (followed.target, "shop.orders", at + 1)
+
+    with pytest.raises(CannotApply, match=r"^shop\.orders, shard -80, seq 10000 .*--accept-skip"):
+        table_as_of(*asked, changelog=followed.log)
+    if text.startswith("ALTER"):
+        found = table_as_of(*asked, changelog=followed.log, accept_skip=["a:1"])
+        assert found.rows.num_rows > 0
+
+
 def test_a_log_of_another_stream_is_refused(followed: Followed) -> None:
     """A log that tells another keyspace or key range, or has keyspace ids in its keys."""
     time_us = followed.times()[12]
