@@ -144,7 +144,7 @@ def _output(
     if spec.options.on_truncate is OnTruncate.STOP:
         check_truncates(rows, spec.tables, has_topic)
     unlogged = unlogged_of(rows, spec.tables, has_topic)
-    unlogged = [u for u in unlogged if not is_accepted(spec.accept_skip, u.gtid, "")]
+    unlogged = [u for u in unlogged if not is_accepted(spec.accept_skip, str(u.gtid), "")]
     if unlogged:
         UnloggedCopies(spec.kafka, spec.options.envelope.keyspace)(unlogged)
     return Output(_table_messages(spec).messages(rows, homes), moves_after)
