@@ -36,6 +36,7 @@ from producers.decoder.tables.column_types import (
     ColumnType,
 )
 from producers.decoder.tables.plan import TablePlan
+from producers.decoder.tables.server_columns import is_unlogged
 from producers.decoder.tables.table_map import plan_columns
 from producers.decoder.values import operations as ops
 from producers.decoder.values.charset import UTF8
@@ -126,13 +127,15 @@ def read_definition(
     found = rows(
         connection,
         "SELECT column_name, data_type, column_type, character_set_name, character_octet_length, "
-        "numeric_precision, numeric_scale, datetime_precision, collation_name, is_nullable "
+        "numeric_precision, numeric_scale, datetime_precision, collation_name, is_nullable, "
+        "generation_expression "
         "FROM information_schema.columns "
         "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
         (database, table),
     )
     if not found:
         raise _not_there(name)
+    found = [tuple(column) for *column, how in found if not is_unlogged(flavor, how)]
     engine = _engine(connection, database, table)
     columns = [_column_type(name, flavor, i, *column) for i, column in enumerate(found)]
     for column in columns:

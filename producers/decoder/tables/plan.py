@@ -175,8 +175,9 @@ class TablePlan:
         self.key_names: list[str] = []
         self.shape_columns: list[Column] = []
         self.primary_key: list[int] = []
-        # Columns that may be the server's own (server_columns.py), and those that are: readers,
-        # filter rules and copies see `visible`, which lacks them. None: there are none.
+        # Columns that may be the server's own (server_columns.py), and those that are, or that
+        # MariaDB generates: readers, filter rules and copies see `visible`, which lacks them.
+        # None: there are none.
         self.maybe_hidden: list[int] = []
         self.hidden: list[int] = []
         self.visible: TablePlan | None = None

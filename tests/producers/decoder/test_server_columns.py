@@ -41,7 +41,9 @@ def test_rules_do_not_see_them(mariadb_a: DatabaseFixture) -> None:
 
     assert images(filtered(where="id > 1")) == [{"id": 2, "a": "y"}]
     assert images(filtered(columns=("id",))) == [{"id": 1}, {"id": 2}]
-    with pytest.raises(RuleBroken, match=r"no column DB_ROW_HASH_1; there are id, a$"):
+    with pytest.raises(
+        RuleBroken, match=r"no column DB_ROW_HASH_1; there are id, a; .*: DB_ROW_HASH_1$"
+    ):
         filtered(columns=("id", "DB_ROW_HASH_1"))
 
 
@@ -104,6 +106,6 @@ def test_what_may_not_be_seen_stops(mariadb_a: DatabaseFixture) -> None:
     run_statements(mariadb_a, name, ("CREATE OR REPLACE USER unseeing@'127.0.0.1'",))
     account = ServerSettings(mariadb_a.host, mariadb_a.port, "unseeing", "")
     with mariadb_a.connect(user="unseeing") as asking:
-        catalog = ServerCatalog(account, asking, lambda _: None)
-        with pytest.raises(HiddenType, match=rf"{name}\.t\.DB_ROW_HASH_1 .* SELECT .* on {name}"):
+        catalog = ServerCatalog(mariadb_a.flavor, account, asking, lambda _: None)
+        with pytest.raises(HiddenType, match=rf"{name}\.t .* SELECT .* on {name}"):
             decode(stream, mariadb_a.flavor, before, catalog=catalog)
