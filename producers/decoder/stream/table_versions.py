@@ -243,6 +243,7 @@ class TableVersions:
         if self._catalog is not None:
             doubtful = [names[i] for i in plan.maybe_hidden]
             hidden = self._catalog.hidden(plan.database, plan.table, names, doubtful)
+            plan.may_generate = self.is_mariadb
         hide(plan, hidden)
 
     def _row_prefix(self, shape: TableShape) -> bytes:

@@ -181,6 +181,7 @@ class TablePlan:
         self.maybe_hidden: list[int] = []
         self.hidden: list[int] = []
         self.visible: TablePlan | None = None
+        self.may_generate: bool = False  # images may lack columns that no one knew as generated
         self.is_left_out: bool = False  # a filter rule leaves out all its rows
         self.filter: FilterPlan | None = None  # a filter rule chooses rows or columns
         # The sharding column and its vindex; None: rows have no keyspace ids.
