@@ -132,7 +132,7 @@ def test_rules_and_vindexes_over_generated_columns_are_refused(mariadb_a: Databa
         shard="-",
         flavor=mariadb_a.flavor,
         servers=(server_of(mariadb_a),),
-        kafka=ClientConfig({}),
+        kafka=ClientConfig({"bootstrap.servers": "nowhere:9092"}),
         filters=filters,
     )
     with mariadb_a.connect() as connection:
