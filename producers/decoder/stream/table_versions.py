@@ -237,13 +237,18 @@ class TableVersions:
         return self.is_mariadb and len(plan.body) > 0 and plan.database != _OF_THE_SERVER
 
     def _hide(self, plan: TablePlan) -> None:
-        """Find out which columns the log leaves out. HiddenType."""
+        """Find out which columns the log leaves out. HiddenType; UnsupportedColumn if all are."""
         names = [column.name for column in plan.columns]
         hidden = frozenset(names[i] for i in plan.maybe_hidden)
         if self._catalog is not None:
             doubtful = [names[i] for i in plan.maybe_hidden]
             hidden = self._catalog.hidden(plan.database, plan.table, names, doubtful)
             plan.may_generate = self.is_mariadb
+        if hidden.issuperset(names):
+            raise UnsupportedColumn(
+                f"table {plan.database}.{plan.table} has no columns but generated ones, which "
+                f"MariaDB does not log in every row image: exclude it by a filter rule"
+            )
         hide(plan, hidden)
 
     def _row_prefix(self, shape: TableShape) -> bytes:

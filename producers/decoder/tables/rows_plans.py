@@ -101,10 +101,11 @@ def _refuse_generated(plan: TablePlan, before: bytes) -> None:
     if lacking and has_more:
         raise HiddenType(
             f"row images of table {plan.database}.{plan.table} lack {', '.join(lacking)}, as "
-            f"MariaDB leaves out generated columns, and the table of now has no generated columns "
-            f"of these names: it was altered or dropped since. Values of these rows are not in the "
-            f"binlog. Exclude the table by a filter rule until the log is past that change, and "
-            f"copy it then"
+            f"MariaDB leaves out generated columns, and the server's catalog had no generated "
+            f"columns of these names when it was asked. If the table has them now, it was altered "
+            f"without a record in the binlog: start the producer again. Otherwise it was altered "
+            f"or dropped since, and values of these rows are not in the binlog: exclude the table "
+            f"by a filter rule until the log is past that change, and copy it then"
         )
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from producers.decoder import HiddenType, NoKeyspaceId, RuleBroken
+from producers.decoder import HiddenType, NoKeyspaceId, RuleBroken, UnsupportedColumn
 from producers.filters.rules import FilterSettings, Rule, TablePattern
 from producers.filters.sharding_columns import sharding_columns
 from producers.filters.start_check import rule_problems
@@ -153,6 +153,18 @@ def test_rules_and_vindexes_over_generated_columns_are_refused(mariadb_a: Databa
 
     for said in (at_start.what, str(at_row.value), str(unsharded.value)):
         assert re.search(r" no column g.* id, a; .* MariaDB generates, .* image: g$", said), said
+
+
+def test_a_table_of_generated_columns_alone_stops(mariadb_a: DatabaseFixture) -> None:
+    """Its rows would have no columns; the message says what to do."""
+    name, before = mariadb_a.new_database(), executed_set(mariadb_a)
+    run_statements(
+        mariadb_a, name, ("CREATE TABLE t(g INT AS (1) VIRTUAL)", "INSERT INTO t VALUES ()")
+    )
+    stream, catalog = capture(mariadb_a, before), catalog_of(mariadb_a)
+
+    with pytest.raises(UnsupportedColumn, match=rf"{name}\.t has no columns but .* exclude it"):
+        decode(stream, mariadb_a.flavor, before, catalog=catalog)
 
 
 def test_one_that_becomes_ordinary_is_logged_from_there_on(mariadb_a: DatabaseFixture) -> None:
