@@ -31,7 +31,7 @@ NOT_FOLLOWED = {
 }
 # Of system-versioned tables: readers need them, and SELECT * does not show them.
 PERIOD = {"row_start", "row_end"}
-# A difference shows so many rows of each side.
+# A difference shows this many rows of each side.
 SHOWN_ROWS = 3
 
 REASON_CHARACTERS = 600
