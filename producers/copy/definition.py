@@ -45,6 +45,7 @@ from producers.decoder.tables.column_types import (
 )
 from producers.decoder.tables.plan import TablePlan
 from producers.decoder.tables.row_ends import set_row_end
+from producers.decoder.tables.server_columns import is_unlogged
 from producers.decoder.tables.table_map import plan_columns
 from producers.decoder.values import operations as ops
 from producers.decoder.values.charset import UTF8
@@ -140,13 +141,15 @@ def read_definition(
     found = rows(
         connection,
         "SELECT column_name, data_type, column_type, character_set_name, character_octet_length, "
-        "numeric_precision, numeric_scale, datetime_precision, collation_name, is_nullable "
+        "numeric_precision, numeric_scale, datetime_precision, collation_name, is_nullable, "
+        "generation_expression "
         "FROM information_schema.columns "
         "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
         (database, table),
     )
     if not found:
         raise _not_there(name)
+    found = [tuple(column) for *column, how in found if not is_unlogged(flavor, how)]
     engine, versioning = _engine(connection, flavor, database, table)
     if versioning is not None and all(column[0] != versioning.row_end for column in found):
         found += _VERSIONING

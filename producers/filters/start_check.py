@@ -12,6 +12,7 @@ from databases.system_versioned import (
     catalog_table,
 )
 from event_token.errors import UsageError
+from producers.decoder.tables.server_columns import is_unlogged, left_out
 from producers.decoder.values.hidden_values import HIDDEN_BYTES
 from producers.errors import Problem
 from producers.filters.binding import bind_rule
@@ -30,8 +31,8 @@ _TABLES: Final = (
 )
 _COLUMNS: Final = (
     "SELECT column_name, data_type, column_type, collation_name, is_nullable, numeric_precision, "
-    "numeric_scale, column_key FROM information_schema.columns WHERE table_schema = %s AND "
-    "table_name = %s ORDER BY ordinal_position"
+    "numeric_scale, column_key, generation_expression FROM information_schema.columns "
+    "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position"
 )
 _KINDS: Final = {
     **dict.fromkeys(("tinyint", "smallint", "mediumint"), ValueKind.INT),
@@ -71,16 +72,17 @@ def rule_problems(
     for table in tables:
         if not filters.includes(*table):
             continue
+        unlogged: list[str] = []
         try:
             rule = filters.rule_for(*table)
             if rule is not None:
-                columns, primary_key = _described(connection, table, settings)
+                columns, primary_key, unlogged = _described(connection, table, settings)
                 _add_versioning(columns, primary_key, catalog_table(connection, *table))
                 sharding = vindexes.get(table)
                 by = None if sharding is None else (sharding.column, sharding.vindex)
                 bind_rule(rule, columns, primary_key, by, filters.hmac_key)
         except UsageError as error:
-            what = f"the filter rule of {'.'.join(table)}: {error}"
+            what = f"the filter rule of {'.'.join(table)}: {error}{left_out(unlogged)}"
             problems.append(Problem(what, server_name, fix))
     return problems
 
@@ -95,14 +97,16 @@ def _missing(settings: FilterSettings, tables: list[tuple[str, str]]) -> Iterato
 
 def _described(
     connection: Any, table: tuple[str, str], settings: ShardProducerSettings
-) -> tuple[list[SourceColumn], list[int]]:
-    """Return the columns of a table, and the indexes of its primary key."""
+) -> tuple[list[SourceColumn], list[int], list[str]]:
+    """Return the columns of a table, the indexes of its primary key, and what is not logged."""
     with connection.cursor() as cursor:
         cursor.execute(_COLUMNS, table)
         found = cursor.fetchall()
     columns = []
     primary_key = []
-    for i, (*described, key) in enumerate(found):
+    unlogged = [str(name) for name, *_, how in found if is_unlogged(settings.flavor, how)]
+    logged = [column for *column, how in found if not is_unlogged(settings.flavor, how)]
+    for i, (*described, key) in enumerate(logged):
         place = f"{'.'.join(table)}.{described[0]}"
         is_hidden = str(described[1]).lower() in HIDDEN_BYTES
         declared = settings.typed_columns.type_of(place) if is_hidden else ""
@@ -110,7 +114,7 @@ def _described(
         columns.append(_source_column(described, is_kept_as_bytes=is_bytes))
         if key == "PRI":
             primary_key.append(i)
-    return columns, primary_key
+    return columns, primary_key, unlogged
 
 
 def _add_versioning(

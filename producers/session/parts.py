@@ -137,7 +137,7 @@ def _open_decoder(
         rules=rules,
         text_as_bytes=settings.text_as_bytes,
         hidden_types=server_types(settings, server.settings, server.connection, notice),
-        catalog=ServerCatalog(server.settings, server.connection, notice),
+        catalog=ServerCatalog(settings.flavor, server.settings, server.connection, notice),
         refuses_cascades=not (settings.accept_unlogged_cascades or server.logs_cascades()),
         lower_case_names=server.has_lower_case_names(),
         on_delivery=publisher.on_delivery,

@@ -12,10 +12,10 @@ from event_token.errors import UsageError
 from producers.decoder.errors import CorruptBinlog, RuleBroken, UnsupportedColumn
 from producers.decoder.tables.column_types import YEAR_SIGN_UNKNOWN
 from producers.decoder.tables.hidden_columns import HiddenTypes, may_be_hidden
-from producers.decoder.tables.key_watch import KeyWatch, is_named
+from producers.decoder.tables.key_watch import KeyWatch, is_named, may_change
 from producers.decoder.tables.plan import SILENT, FilterPlan, TablePlan
 from producers.decoder.tables.row_ends import may_end_rows, set_row_end
-from producers.decoder.tables.server_columns import Catalog, all_visible, hide
+from producers.decoder.tables.server_columns import Catalog, all_visible, hide, left_out
 from producers.decoder.tables.sharding import ShardingColumn, set_vindex
 from producers.decoder.tables.table_map import parse_table_map
 from producers.decoder.values.wire import is_at, read_u48, take, write_string
@@ -31,6 +31,8 @@ from topics.records.table_shape import (
 PLANS_MAX: Final = 20_000
 # Stands for the prefix of a table whose rows are not logged, or not by its own schema.
 _NOT_LOGGED: Final = b"\0"
+# The schema of MariaDB's own tables, of which none has generated columns.
+_OF_THE_SERVER: Final = "mysql"
 
 
 class FilterRules(Protocol):
@@ -159,7 +161,7 @@ class TableVersions:
         """Find out which columns readers see, and which one ends row versions. HiddenType."""
         if plan.internal or plan.problem or self.leaves_out(plan.database, plan.table):
             return
-        if plan.maybe_hidden:
+        if self._may_hide(plan):
             self._hide(plan)
         candidates = may_end_rows(plan) if self.is_mariadb else []
         if not candidates:
@@ -239,6 +241,7 @@ class TableVersions:
         except UsageError as error:
             raise RuleBroken(
                 f"the filter rule of table {plan.database}.{plan.table} does not fit it: {error}"
+                f"{left_out(plan.columns[i].name for i in plan.hidden)}"
             ) from error
         if plan.filter is None and plan.visible is not None:
             plan.filter = all_visible(plan.visible)
@@ -249,13 +252,29 @@ class TableVersions:
         plan.filter.written.prefix = self._row_prefix(plan.filter.written.shape())
         plan.prefix = _NOT_LOGGED
 
+    def _may_hide(self, plan: TablePlan) -> bool:
+        """Tell whether a version may have columns that the log leaves out.
+
+        On MariaDB any table that is not the server's own may have generated ones. What a copy
+        reads, which has no table map, has been described without them.
+        """
+        if plan.maybe_hidden:
+            return True
+        return self.is_mariadb and len(plan.body) > 0 and plan.database != _OF_THE_SERVER
+
     def _hide(self, plan: TablePlan) -> None:
-        """Find out which of the columns that may be the server's own are. HiddenType."""
+        """Find out which columns the log leaves out. HiddenType; UnsupportedColumn if all are."""
         names = [column.name for column in plan.columns]
         hidden = frozenset(names[i] for i in plan.maybe_hidden)
         if self._catalog is not None:
             doubtful = [names[i] for i in plan.maybe_hidden]
             hidden = self._catalog.hidden(plan.database, plan.table, names, doubtful)
+            plan.may_generate = self.is_mariadb
+        if hidden.issuperset(names):
+            raise UnsupportedColumn(
+                f"table {plan.database}.{plan.table} has no columns but generated ones, which "
+                f"MariaDB does not log in every row image: exclude it by a filter rule"
+            )
         hide(plan, hidden)
 
     def _row_prefix(self, shape: TableShape) -> bytes:
@@ -266,30 +285,35 @@ class TableVersions:
 
         Raises RuleBroken where a rule does not fit them, HiddenType where a declared type does not.
         """
-        # A hidden column may have become a user's, or the other way round, in the same table map.
-        doubtful = [(body, plan) for body, plan in self._by_body.items() if plan.maybe_hidden]
+        if self._rules is not None:
+            self._rules.definitions_changed()
+        lower = statement.decode("utf-8", "replace").lower()
+        self._check_types(lower)
+        # A hidden column may have become a user's, or the other way round, and a generated one an
+        # ordinary one, in the same table map.
+        doubtful = [
+            (body, plan)
+            for body, plan in self._by_body.items()
+            if self._may_hide(plan) and may_change(plan.table, lower)
+        ]
         for body, plan in doubtful:
             del self._by_body[body]
             watch = self.watches.get((plan.database, plan.table))
             if watch is not None:
                 watch.body = b""  # its shape may be another one now
-        if self._rules is not None:
-            self._rules.definitions_changed()
+
+    def _check_types(self, lower_statement: str) -> None:
+        """Check declared types of the tables that a DDL may name. HiddenType.
+
+        BINARY and UUID have the same table map, so no new version would show such a change.
+        """
         types = self._hidden_types
         if types is None:
             return
-        # BINARY and UUID have the same table map, so no new version would show such a change.
-        lower = statement.decode("utf-8", "replace").lower()
-        # A key that had the column already has the same table map with versioning and without.
-        for body, plan in [*self._by_body.items()]:
-            if (plan.row_end >= 0 or may_end_rows(plan)) and is_named(plan.table, lower):
-                del self._by_body[body]
-                if plan.watch is not None:
-                    plan.watch.body = b""  # the next row tells its shape again
         columns: dict[tuple[str, str], list[str]] = {}
         for plan in self._by_body.values():
             is_read = len(plan.prefix) > 0 and not plan.is_left_out and not plan.internal
-            if is_read and is_named(plan.table, lower):
+            if is_read and is_named(plan.table, lower_statement):
                 columns.setdefault((plan.database, plan.table), []).extend(may_be_hidden(plan))
         for (database, table), names in columns.items():
             if names:

@@ -48,8 +48,17 @@ class KeyWatch:
     def note_statement(self, statement: str, seq: i64) -> None:
         """Note a DDL that names the table, or a whole database."""
         lower = statement.lower()
-        if is_named(self.table, lower) or "database" in lower or "schema" in lower:
+        if may_change(self.table, lower):
             self.definition_seq = seq
+
+
+def may_change(table: str, lower_statement: str) -> bool:
+    """Tell whether a statement, in lower case, may name the table or its whole database."""
+    return (
+        is_named(table, lower_statement)
+        or "database" in lower_statement
+        or "schema" in lower_statement
+    )
 
 
 def is_named(table: str, lower_statement: str) -> bool:

@@ -176,12 +176,14 @@ class TablePlan:
         self.key_names: list[str] = []
         self.shape_columns: list[Column] = []
         self.primary_key: list[int] = []
-        # Columns that may be the server's own (server_columns.py), and those that are: readers,
-        # filter rules and copies see `visible`, which lacks them. None: there are none.
+        # Columns that may be the server's own (server_columns.py), and those that are, or that
+        # MariaDB generates: readers, filter rules and copies see `visible`, which lacks them.
+        # None: there are none.
         self.maybe_hidden: list[int] = []
         self.hidden: list[int] = []
         self.visible: TablePlan | None = None
         self.row_end: i64 = NO_ROW_END  # the column that ends versions of a row (row_ends.py)
+        self.may_generate: bool = False  # images may lack columns that no one knew as generated
         self.is_left_out: bool = False  # a filter rule leaves out all its rows
         self.filter: FilterPlan | None = None  # a filter rule chooses rows or columns
         # The sharding column and its vindex; None: rows have no keyspace ids.

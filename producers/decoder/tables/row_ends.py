@@ -41,7 +41,7 @@ def may_end_rows(plan: TablePlan) -> list[str]:
 def set_row_end(plan: TablePlan, name: str) -> None:
     """Make a column end row versions. A key without it identifies the present row."""
     plan.row_end = NO_ROW_END
-    for column in plan.columns:
+    for place, column in enumerate(plan.columns):
         if column.name == name:
-            plan.row_end = column.index
+            plan.row_end = place
     set_key(plan, [index for index in plan.primary_key if index != plan.row_end])

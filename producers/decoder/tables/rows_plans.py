@@ -5,10 +5,17 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
-from producers.decoder.errors import CorruptBinlog, UnsupportedEvent
+from producers.decoder.errors import CorruptBinlog, HiddenType, UnsupportedEvent
 from producers.decoder.tables.key_watch import KeyWatch
-from producers.decoder.tables.plan import ABSENT_COLUMN, NO_IDS, ColumnPlan, RowsPlan, TablePlan
-from producers.decoder.values.operations import ABSENT
+from producers.decoder.tables.plan import (
+    ABSENT_COLUMN,
+    NO_IDS,
+    NO_KEY,
+    ColumnPlan,
+    RowsPlan,
+    TablePlan,
+)
+from producers.decoder.values.operations import ABSENT, BLOB, COMPRESSED
 from producers.decoder.values.wire import is_at, packed_size, read_packed, take, write_string
 from topics.records.table_shape import OPS
 
@@ -56,6 +63,8 @@ def _make_rows_plan(plan: TablePlan, op: i64, bitmaps: bytes) -> RowsPlan:
     second = _without_padding(take(bitmaps, pos + size, size), count) if op == UPDATE else b""
     before = first if op in (UPDATE, DELETE) else b""
     after = first if op in (INSERT, READ) else second
+    if before and plan.may_generate:
+        _refuse_generated(plan, before)
     if not any(before) and not any(after):
         raise UnsupportedEvent(
             f"a row of {plan.database}.{plan.table} without any column, as an INSERT of defaults "
@@ -71,6 +80,33 @@ def _make_rows_plan(plan: TablePlan, op: i64, bitmaps: bytes) -> RowsPlan:
     rows.ids_at = header.ids_at
     rows.op = op
     return rows
+
+
+def _refuse_generated(plan: TablePlan, before: bytes) -> None:
+    """Raise HiddenType where an image shows that a column was generated when it was logged.
+
+    A MINIMAL image before a change has the key alone, a NOBLOB one may lack what is stored as BLOB,
+    and others lack nothing else than generated columns.
+    """
+    lacking: list[str] = []
+    has_more = False
+    for i, column in enumerate(image_columns(plan, before)):
+        own = plan.columns[i]
+        if i in plan.hidden:
+            continue
+        if column.op != ABSENT:
+            has_more = has_more or own.key_slot == NO_KEY
+        elif own.op not in (BLOB, COMPRESSED):
+            lacking.append(own.name)
+    if lacking and has_more:
+        raise HiddenType(
+            f"row images of table {plan.database}.{plan.table} lack {', '.join(lacking)}, as "
+            f"MariaDB leaves out generated columns, and the server's catalog had no generated "
+            f"columns of these names when it was asked. If the table has them now, it was altered "
+            f"without a record in the binlog: start the producer again. Otherwise it was altered "
+            f"or dropped since, and values of these rows are not in the binlog: exclude the table "
+            f"by a filter rule until the log is past that change, and copy it then"
+        )
 
 
 def _without_padding(bitmap: bytes, count: int) -> bytes:

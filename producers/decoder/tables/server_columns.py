@@ -1,12 +1,17 @@
-"""Columns that a server adds to a table for itself: its binlog has them, and no SELECT shows them.
+"""Columns that are left out of the log: those that a server hides, and MariaDB's generated ones.
 
+A server's binlog has columns that it adds to a table for itself, and no SELECT shows them.
 MariaDB adds the hash of each unique key that is too long for an index, or that is declared USING
 HASH. MySQL adds the value of each expression of an index, and logs its name up to 8.0.22.
+
+MariaDB's binlog has generated columns in some row images only, whatever binlog_row_image is.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final, Protocol
 
+from event_token import Flavor
 from producers.decoder.tables.plan import NO_KEY, NO_ROW_END, FilterPlan, MaskedColumn, TablePlan
 from producers.decoder.values import operations as ops
 from topics.records.table_shape import Column
@@ -14,6 +19,8 @@ from topics.records.table_shape import Column
 _HASH: Final = "DB_ROW_HASH_"
 # Before 8.0.19, or somewhat later, the name is a digest.
 _OF_EXPRESSION: Final = re.compile(r"!hidden!.+!\d+!\d+|[0-9a-f]{32}")
+# MariaDB's generation expressions of a period's columns, whose values no expression gives.
+_OF_PERIOD: Final = frozenset(("ROW START", "ROW END"))
 
 
 class Catalog(Protocol):
@@ -22,8 +29,9 @@ class Catalog(Protocol):
     def hidden(
         self, database: str, table: str, columns: list[str], doubtful: list[str]
     ) -> frozenset[str]:
-        """Return those of the `doubtful` columns of a table version that no SELECT shows.
+        """Return the columns of a table version that are left out of the log.
 
+        They are those of the `doubtful` ones that no SELECT shows, and MariaDB's generated ones.
         Raises HiddenType where that cannot be seen.
         """
 
@@ -74,13 +82,35 @@ def _hashes(plan: TablePlan) -> list[int]:
 
 def hide(plan: TablePlan, hidden: frozenset[str]) -> None:
     """Take columns out of what readers, filter rules and copies see of a table version."""
-    plan.hidden = [i for i in plan.maybe_hidden if plan.columns[i].name in hidden]
+    plan.hidden = [i for i, column in enumerate(plan.columns) if column.name in hidden]
     if plan.hidden:
         kept = [i for i in range(len(plan.columns)) if i not in plan.hidden]
         seen = written_plan(plan, kept, [plan.shape_columns[i] for i in kept])
         # As they lie in the events, for rules.
         seen.columns = [plan.columns[i] for i in kept]
         plan.visible = seen
+
+
+def is_unlogged(flavor: Flavor, generation_expression: str | None) -> bool:
+    """Tell whether the log leaves out a column of this generation expression.
+
+    No MariaDB logs generated columns in all images: MINIMAL ones never have VIRTUAL columns, and an
+    UPDATE of 11.8.9 has none at all. Absent would mean unchanged. MySQL logs them as any column.
+    """
+    if flavor is not Flavor.MARIADB or not generation_expression:
+        return False
+    return generation_expression not in _OF_PERIOD
+
+
+def left_out(names: Iterable[str]) -> str:
+    """Return what a message about a missing column adds where there are hidden ones."""
+    listed = ", ".join(names)
+    if not listed:
+        return ""
+    return (
+        f"; the log has no columns that the server hides, or that MariaDB generates, which it does "
+        f"not log in every row image: {listed}"
+    )
 
 
 def written_plan(table: TablePlan, indexes: list[int], shape: list[Column]) -> TablePlan:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from event_token.errors import UsageError
 from producers.decoder.errors import NoKeyspaceId
 from producers.decoder.tables.plan import TablePlan
+from producers.decoder.tables.server_columns import left_out
 from topics.keyspace.vindexes import Vindex
 
 
@@ -21,8 +22,8 @@ def set_vindex(plan: TablePlan, sharding: ShardingColumn | None) -> None:
     if sharding is None:
         return
     name = sharding.column.lower()  # column names ignore case
-    for column, shape_column in zip(plan.columns, plan.shape_columns, strict=True):
-        if column.name.lower() == name:
+    for i, (column, shape_column) in enumerate(zip(plan.columns, plan.shape_columns, strict=True)):
+        if column.name.lower() == name and i not in plan.hidden:
             try:
                 sharding.vindex.check_column(shape_column)
             except UsageError as error:
@@ -36,5 +37,6 @@ def set_vindex(plan: TablePlan, sharding: ShardingColumn | None) -> None:
     raise NoKeyspaceId(
         f"table {plan.database}.{plan.table} has no column {sharding.column}, over which its "
         f"vindex {sharding.vindex.name} is declared; it has "
-        f"{', '.join(c.name for c in plan.columns)}"
+        f"{', '.join(c.name for i, c in enumerate(plan.columns) if i not in plan.hidden)}"
+        f"{left_out(plan.columns[i].name for i in plan.hidden)}"
     )

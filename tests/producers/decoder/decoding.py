@@ -80,7 +80,7 @@ def catalog_of(
 ) -> ServerCatalog:
     """What the server says of its columns, asked as a producer does it."""
     server = ServerSettings(database.host, database.port, database.user, database.password)
-    return ServerCatalog(server, open_connection(server), on_notice)
+    return ServerCatalog(database.flavor, server, open_connection(server), on_notice)
 
 
 def nothing() -> None:

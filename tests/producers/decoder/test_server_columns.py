@@ -1,12 +1,16 @@
-"""Columns that servers hide: what the catalog says of them, and what rules and copies see."""
+"""Columns that the log leaves out: what the catalog says of them, and what rules and copies see."""
+
+import re
 
 import pytest
 
-from producers.decoder import HiddenType, RuleBroken
+from producers.decoder import HiddenType, NoKeyspaceId, RuleBroken, UnsupportedColumn
 from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.filters.sharding_columns import sharding_columns
+from producers.filters.start_check import rule_problems
 from producers.filters.table_filters import TableFilters
 from producers.preflight.server_columns import ServerCatalog
-from producers.settings import ServerSettings
+from producers.settings import ServerSettings, ShardProducerSettings
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import (
@@ -16,6 +20,9 @@ from tests.producers.decoder.decoding import (
     decode,
     new_decoder,
 )
+from tests.producers.session.producing import server_of
+from topics.kafka.client import ClientConfig
+from topics.keyspace.topology import TableVindex
 from topics.records.vevent import Row
 
 TABLE = "CREATE TABLE t(id INT PRIMARY KEY, a TEXT NOT NULL UNIQUE)"
@@ -41,7 +48,9 @@ def test_rules_do_not_see_them(mariadb_a: DatabaseFixture) -> None:
 
     assert images(filtered(where="id > 1")) == [{"id": 2, "a": "y"}]
     assert images(filtered(columns=("id",))) == [{"id": 1}, {"id": 2}]
-    with pytest.raises(RuleBroken, match=r"no column DB_ROW_HASH_1; there are id, a$"):
+    with pytest.raises(
+        RuleBroken, match=r"no column DB_ROW_HASH_1; there are id, a; .*: DB_ROW_HASH_1$"
+    ):
         filtered(columns=("id", "DB_ROW_HASH_1"))
 
 
@@ -104,6 +113,79 @@ def test_what_may_not_be_seen_stops(mariadb_a: DatabaseFixture) -> None:
     run_statements(mariadb_a, name, ("CREATE OR REPLACE USER unseeing@'127.0.0.1'",))
     account = ServerSettings(mariadb_a.host, mariadb_a.port, "unseeing", "")
     with mariadb_a.connect(user="unseeing") as asking:
-        catalog = ServerCatalog(account, asking, lambda _: None)
-        with pytest.raises(HiddenType, match=rf"{name}\.t\.DB_ROW_HASH_1 .* SELECT .* on {name}"):
+        catalog = ServerCatalog(mariadb_a.flavor, account, asking, lambda _: None)
+        with pytest.raises(HiddenType, match=rf"{name}\.t .* SELECT .* on {name}"):
             decode(stream, mariadb_a.flavor, before, catalog=catalog)
+
+
+GENERATED = "CREATE TABLE t(id INT PRIMARY KEY, a INT, g INT AS (a + 1) VIRTUAL)"
+
+
+def test_rules_and_vindexes_over_generated_columns_are_refused(mariadb_a: DatabaseFixture) -> None:
+    """The message says why there is no such column, at the start and at the first row."""
+    name, before = mariadb_a.new_database(), executed_set(mariadb_a)
+    run_statements(mariadb_a, name, (GENERATED, "INSERT INTO t(id, a) VALUES (1, 2)"))
+    stream = capture(mariadb_a, before)
+    filters = FilterSettings(rules=(Rule(TablePattern(f"{name}.t"), where="g = 3"),))
+    settings = ShardProducerSettings(
+        keyspace="commerce",
+        shard="-",
+        flavor=mariadb_a.flavor,
+        servers=(server_of(mariadb_a),),
+        kafka=ClientConfig({"bootstrap.servers": "nowhere:9092"}),
+        filters=filters,
+    )
+    with mariadb_a.connect() as connection:
+        (at_start,) = rule_problems(connection, "db", settings, at_start=True)
+    with pytest.raises(RuleBroken) as at_row:
+        decode(
+            *(stream, mariadb_a.flavor, before),
+            rules=TableFilters(filters, {}),
+            catalog=catalog_of(mariadb_a),
+        )
+    sharded = sharding_columns([TableVindex(name, "t", ("g",), "hash")])
+    with pytest.raises(NoKeyspaceId) as unsharded:
+        decode(
+            *(stream, mariadb_a.flavor, before),
+            vindexes=sharded,
+            catalog=catalog_of(mariadb_a),
+        )
+
+    for said in (at_start.what, str(at_row.value), str(unsharded.value)):
+        assert re.search(r" no column g.* id, a; .* MariaDB generates, .* image: g$", said), said
+
+
+def test_a_table_of_generated_columns_alone_stops(mariadb_a: DatabaseFixture) -> None:
+    """Its rows would have no columns; the message says what to do."""
+    name, before = mariadb_a.new_database(), executed_set(mariadb_a)
+    run_statements(
+        mariadb_a, name, ("CREATE TABLE t(g INT AS (1) VIRTUAL)", "INSERT INTO t VALUES ()")
+    )
+    stream, catalog = capture(mariadb_a, before), catalog_of(mariadb_a)
+
+    with pytest.raises(UnsupportedColumn, match=rf"{name}\.t has no columns but .* exclude it"):
+        decode(stream, mariadb_a.flavor, before, catalog=catalog)
+
+
+def test_one_that_becomes_ordinary_is_logged_from_there_on(mariadb_a: DatabaseFixture) -> None:
+    """The table map stays the same, so the server is asked after statements that name the table."""
+    name, before = mariadb_a.new_database(), executed_set(mariadb_a)
+    sink = Sink()
+    decoder = new_decoder(sink, mariadb_a.flavor, before, catalog=catalog_of(mariadb_a))
+    for statements in (
+        (GENERATED, "INSERT INTO t(id, a) VALUES (1, 2)", "UPDATE t SET a = 3"),
+        ("ALTER TABLE t DROP g, ADD g INT", "UPDATE t SET g = 7"),
+        ("ALTER TABLE t DROP g, ADD g INT AS (a + 2) STORED", "UPDATE t SET a = 4"),
+    ):
+        run_statements(mariadb_a, name, statements)
+        stream = capture(mariadb_a, before)
+        decoder.feed(stream, 0, len(stream), ALL_ROWS)
+        decoder.take_batch()
+        before = executed_set(mariadb_a)
+
+    assert images(sink) == [
+        {"id": 1, "a": 2},
+        {"id": 1, "a": 3},
+        {"id": 1, "a": 3, "g": 7},
+        {"id": 1, "a": 4},
+    ]

@@ -190,7 +190,7 @@ class ShardReader:
             rules=rules,
             text_as_bytes=settings.text_as_bytes,
             hidden_types=server_types(settings, self._server, connection, _ignore),
-            catalog=ServerCatalog(self._server, connection, _ignore),
+            catalog=ServerCatalog(settings.flavor, self._server, connection, _ignore),
         )
         return Decoder(options)
 
