@@ -171,6 +171,7 @@ class ShardSession:
         context = self._context
         if self._predecessor is not None:
             self._predecessor.close()
+            self._predecessor = None  # or each session would keep all that came before it
         publisher = Publisher(
             context.settings.kafka,
             context.topics,
