@@ -21,7 +21,7 @@ _CREDENTIALS: Final = re.compile(r"(://[^/@\s:]+:)[^/@\s]+@")
 def check_accepted(texts: Collection[str]) -> None:
     """UsageError unless each is GTIDs or a reason: one that matches nothing would be of no use."""
     for text in texts:
-        if not text.startswith(_REASON):
+        if text == _REASON or not text.startswith(_REASON):
             try:
                 NamedGtids.parse([text])
             except GtidError as error:
@@ -36,7 +36,8 @@ def is_accepted(accepted: Collection[str], gtid: str, statement: str) -> bool:
 
     `statement`: the record's.
     """
-    if gtid in accepted or any(_REASON + _reason(statement) == text for text in accepted):
+    reason = _reason(statement)
+    if gtid in accepted or (reason and _REASON + reason in accepted):
         return True
     named = NamedGtids.parse([])
     for text in accepted:

@@ -13,6 +13,7 @@ from spark_consumers.sink_query.run import SinkProgress
 from spark_consumers.table_topics.options import TopicOptions
 from spark_consumers.table_topics.run import run_table_topics
 from topics.names import table_topic
+from topics.records.accepted_skips import check_accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,7 @@ class TableTopicsOptions(QueryOptions):
 
 def run_table_topics_command(config: Path | None, options: TableTopicsOptions) -> None:
     """Run until SIGINT or SIGTERM; with `available_now` until everything there is written."""
+    check_accepted(options.accept_skip)
     for name in options.tables:
         table_topic(options.topics.envelope.prefix, *table_name(name))
     settings = load_settings(config)

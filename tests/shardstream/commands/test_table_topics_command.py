@@ -28,6 +28,7 @@ def config(
         (("--keep", "1 week"), "--keep '1 week': use a number with ms, s, m, h or d"),
         (("--table", "orders"), "--table 'orders': name a table as database.table"),
         (("--table", "shop.größe"), "Kafka takes only A-Z a-z 0-9 _ -"),
+        (("--accept-skip", "ticket 17"), "--accept-skip 'ticket 17': name GTIDs, or reason:TEXT"),
     ],
 )
 def test_bad_input_is_refused_before_spark_starts(

@@ -55,6 +55,13 @@ def test_what_can_accept_nothing_is_refused() -> None:
     check_accepted([f"{UUID}:5-9:12", "0-1-5,0-1-6", "reason:it's by hand, twice"])
     with pytest.raises(UsageError, match="--accept-skip 'ticket 17': name GTIDs, or reason:TEXT"):
         check_accepted(["ticket 17"])
+    with pytest.raises(UsageError, match="--accept-skip 'reason:': name GTIDs, or reason:TEXT"):
+        check_accepted(["reason:"])
+
+
+def test_no_reason_accepts_no_statement() -> None:
+    """An ALTER has no reason, so an empty one does not accept it."""
+    assert not is_accepted(["reason:"], f"{UUID}:7", "")
 
 
 @given(st.text(min_size=1, max_size=40))
