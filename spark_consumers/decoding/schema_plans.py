@@ -10,7 +10,7 @@ from spark_consumers.decoding.column_readers import (
     reader_for,
     skipper_for,
 )
-from spark_consumers.decoding.output_columns import IMAGES, OutputColumns
+from spark_consumers.decoding.output_columns import IMAGES, PRESENT_OP, OutputColumns
 from spark_consumers.errors import ShapeConflict
 from spark_consumers.row_columns.arrow_values import ValueReader
 from spark_consumers.row_columns.builders import ColumnBuilder, StructBuilder, TextBuilder
@@ -91,7 +91,7 @@ class PlanMaker:
         )
 
     def _row_end_column(self, shape: TableShape) -> RowEndColumn | None:
-        if shape.row_end is None or "present_op" not in self.builders:
+        if shape.row_end is None or PRESENT_OP not in self.builders:
             return None
         skippers = [skipper_for(c) for c in shape.columns]
         is_counted = shape.columns[shape.row_end].kind is ValueKind.UNSIGNED_LONG
