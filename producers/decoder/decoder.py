@@ -5,7 +5,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from event_token import Flavor, GtidError, UsageError, parse_gtid_set
+from event_token import Flavor, GtidError, GtidSet, UsageError, parse_gtid_set
 from producers.decoder.batch import BatchSummary
 from producers.decoder.errors import (
     CorruptBinlog,
@@ -231,12 +231,19 @@ class Decoder:
 
     def reached(self, executed_set_text: str) -> bool:
         """Tell whether everything of a GTID set was read; False inside a transaction."""
-        if self.in_transaction:
-            return False
-        reached = self._position.to_set()
+        wanted = parse_gtid_set(executed_set_text, self._flavor)
+        return not self.in_transaction and self._read().includes(wanted)
+
+    def is_past(self, gtid_set: GtidSet) -> bool:
+        """Tell the same of a set of this history: MariaDB's by its numbers, whoever wrote them."""
+        return not self.in_transaction and self._read().reaches(gtid_set)
+
+    def _read(self) -> GtidSet:
+        """Return what was read, with the prepared XA transactions."""
+        read: GtidSet = self._position.to_set()
         for gtid in self._events.xa.gtids():
-            reached = reached.union(parse_gtid_set(gtid, self._flavor))
-        return reached.includes(parse_gtid_set(executed_set_text, self._flavor))
+            read = read.union(parse_gtid_set(gtid, self._flavor))
+        return read
 
     def _where(self) -> str:
         """Return the place for messages."""

@@ -10,7 +10,7 @@ from event_token.errors import UsageError
 from event_token.named_gtids import NamedGtids
 from producers.servers.server_list import OpenServer, ServerList
 from producers.settings import ShardProducerSettings
-from producers.skip.one_transaction import choose_server, parse_gtid
+from producers.skip.one_transaction import check_ahead, choose_server, parse_gtid
 from producers.skip.out_of_order import following
 from producers.skip.record_writer import SkipReport
 from producers.skip.skip_log import check_reason, empty_log
@@ -63,16 +63,15 @@ def given_order(
     position = parse_gtid_set(last.position, settings.flavor)
     with closing(ServerList.open(settings)) as servers:
         server = choose_server(topics, servers, position, last.last)
-        executed = server.history().executed
         ends = [parse_gtid(text, settings.flavor) for text in gtids]
         if _ran_backwards(server, position, gtids, last.last):
             return None
-    if until:
-        ends = [parse_gtid(until, settings.flavor)]
-    for end in ends:
-        _check(topics, server.name, end, position, executed)
-    if not ends:
-        ends = [executed]
+        if until:
+            ends = [parse_gtid(until, settings.flavor)]
+        for end in ends:
+            check_ahead(topics, server, position, end)
+        if not ends:
+            ends = [server.history().executed]
     return SkipOrder(
         until=_all_of(ends),
         reason=reason,
@@ -91,18 +90,6 @@ def _ran_backwards(
     domains = {int(gtid.partition("-")[0]) for gtid in gtids}
     behind = [following(server, position, domain, last) for domain in sorted(domains)]
     return any(found.passed and set(gtids) & set(found.gtids) for found in behind)
-
-
-def _check(
-    topics: ShardTopics, server: str, wanted: GtidSet, position: GtidSet, executed: GtidSet
-) -> None:
-    if position.includes(wanted):
-        raise UsageError(
-            f"{topics.log} is already past {wanted}: its position is {position}. The shard does "
-            "not stop there, or it was skipped before"
-        )
-    if not executed.includes(wanted):
-        raise UsageError(f"{server} has not executed {wanted}: check the GTID")
 
 
 def _all_of(ends: list[GtidSet]) -> GtidSet:

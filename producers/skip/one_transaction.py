@@ -4,6 +4,7 @@ from event_token import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet, parse_mys
 from event_token.errors import UsageError
 from event_token.mariadb_gtid import parse_mariadb_gtid
 from producers.errors import ServerBehindLog
+from producers.servers.choice import lacking
 from producers.servers.server_list import OpenServer, ServerList
 from producers.settings import ShardProducerSettings
 from producers.skip.marks import refuse_mark, refuse_mark_at
@@ -34,13 +35,7 @@ def skip_transaction(settings: ShardProducerSettings, gtid: str, reason: str) ->
                 return _all(settings, server, position, found)
         else:
             found = None
-        if position.reaches(wanted):
-            raise UsageError(
-                f"{topics.log} is already past {wanted}: its position is {position}. The shard "
-                "does not stop there, or it was skipped before"
-            )
-        if not server.history().executed.reaches(wanted):
-            raise UsageError(f"{server.name} has not executed {wanted}: check --gtid")
+        check_ahead(topics, server, position, wanted)
         if found is not None:
             _check_next(topics, wanted, found)
         refuse_mark(settings, server, position, wanted)
@@ -65,6 +60,23 @@ def choose_server(
         if primary is not None:
             check_behind(topics, primary, last)
         raise
+
+
+def check_ahead(
+    topics: ShardTopics, server: OpenServer, position: GtidSet, wanted: GtidSet
+) -> None:
+    """UsageError if the log is past a transaction, or the server cannot have it.
+
+    Of MariaDB's GTIDs a server knows the last one per writer: an earlier one may be there.
+    """
+    if position.reaches(wanted):
+        raise UsageError(
+            f"{topics.log} is already past {wanted}: its position is {position}. The shard does "
+            "not stop there, or it was skipped before"
+        )
+    view = server.view or server.look(is_replica=server.is_replica())
+    if not lacking(wanted, view).is_empty:
+        raise UsageError(f"{server.name} has not executed {wanted}: check the GTID")
 
 
 def parse_gtid(gtid: str, flavor: Flavor) -> GtidSet:
