@@ -192,7 +192,10 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Look every second, until Ctrl-C")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show all shards: what can be read, how far behind it is, and who holds readers back."""
+    """Show all shards: what can be read, how far behind it is, and who holds readers back.
+
+    Exit with status 1 if readers are held back, or a producer has stopped.
+    """
     from shardstream.commands.fleet.status import run_status
     from shardstream.settings.model import load_settings
 

@@ -18,7 +18,7 @@ MaxBehind = Annotated[
     float,
     typer.Option(
         "--max-behind-s",
-        help="Readers are held back if what they can have is further behind than this",
+        help="Readers count as held back once they are more than this many seconds behind",
         min=0,
     ),
 ]
