@@ -10,6 +10,7 @@ from event_token import ClockUncertainty, KeyRange, Order, ShardPosition, Stream
 from event_token.errors import UsageError
 from tests.topics.schemas.writing import remove_topics
 from tests.topics.shard_writer import CELL_US, ITEMS, START_US, TIMEOUT_S, ShardWriter, Writers
+from tests.topics.splits import FAR_US, Seen, seen
 from tests.topics.subscribing import idle, taken
 from topics.errors import LogShrank, PositionTooOld, ReaderClosed, RowsNotReadable, StartNotReached
 from topics.kafka.client import ClientConfig
@@ -19,14 +20,6 @@ from topics.records.vevent import Op, VEvent
 from topics.start.positions import resolve_start
 from topics.stream.log_reader import ShardLogReader
 from topics.stream.subscriber import ReaderStats, StreamSubscriber
-
-Seen = tuple[int, str, int]
-FAR_US = 60_000_000
-
-
-def seen(events: Sequence[VEvent]) -> list[Seen]:
-    """What orders and identifies events."""
-    return [(e.timestamp_us, e.shard, e.seq) for e in events]
 
 
 def written(writers: Sequence[ShardWriter]) -> list[Seen]:
