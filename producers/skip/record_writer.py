@@ -78,9 +78,11 @@ def write_record(
         schema_ids=schema_ids,
     )
     publisher.begin()
-    told = publisher.on_delivery
+    delivered = publisher.on_delivery
     with publisher.errors("writing the SKIP record"):
-        publisher.produce(topics.log, value, SKIP_KEY, 0, told, told, timestamp_us // 1000)
+        publisher.produce(
+            topics.log, value, SKIP_KEY, 0, delivered, delivered, timestamp_us // 1000
+        )
     offset = publisher.flush(1)
     if offset < point.end_offset:
         raise LogDisagrees(

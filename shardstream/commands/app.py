@@ -158,7 +158,9 @@ def skip(
     *,
     force: Annotated[
         bool,
-        typer.Option("--force", help="With --gtid: pass them without looking whether they stop"),
+        typer.Option(
+            "--force", help="Pass the GTIDs of --gtid without checking that they stop the shard"
+        ),
     ] = False,
 ) -> None:
     """Pass transactions that stop a shard for good, or go on after a failover that lost some."""

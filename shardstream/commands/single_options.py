@@ -20,10 +20,7 @@ def refuse_repeated(parser: Any, args: list[str]) -> None:
     for option, times in Counter(given).items():
         is_list = getattr(option, "multiple", True) or getattr(option, "count", False)
         if times > 1 and not is_list and not option.is_eager:
-            raise UsageError(
-                f"{max(option.opts, key=len)} is given {times} times and takes one value: give it "
-                f"once"
-            )
+            raise UsageError(f"{max(option.opts, key=len)} is given {times} times: give it once")
 
 
 class StrictCommand(TyperCommand):

@@ -22,7 +22,7 @@ def reset(
     reason: Annotated[str, typer.Option("--reason", help="Why; it is printed with the result")],
     config: Config = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Answer the question: delete")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking")] = False,
 ) -> None:
     """Delete the log, progress and copies of a shard; `produce --from` then starts a new log."""
     from shardstream.commands.fleet.reset import plan_reset, run_reset

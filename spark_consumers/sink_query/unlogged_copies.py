@@ -40,19 +40,19 @@ class UnloggedCopies:
         try:
             asked = ensure_copy_after(self.kafka, self.keyspace, each.at.shard, name, at)
         except Retry as error:
-            raise Retry(f"{self._told(each)} The query waits for that copy: {error}") from error
+            raise Retry(f"{self._notice(each)} The query waits for that copy: {error}") from error
         except (Halt, UsageError) as error:
             raise CannotApply(
-                f"{self._told(each)} The query could not have that copy: {error}. Fix that, or "
+                f"{self._notice(each)} The query could not have that copy: {error}. Fix that, or "
                 f"type: shardstream copy start {self.keyspace} --shard={each.at.shard} "
                 f"--table {'.'.join(name)}. Started again, the query goes on once the copy has "
                 f"begun. If the statement changed no value, or the table is gone, pass its GTID "
                 f"with --accept-skip"
             ) from error
         if asked:
-            _LOG.warning("%s The copy has begun.", self._told(each))
+            _LOG.warning("%s The copy has begun.", self._notice(each))
 
-    def _told(self, each: Unlogged) -> str:
+    def _notice(self, each: Unlogged) -> str:
         return (
             f"{each.place}. This statement changed values of rows without logging them, so the "
             f"table is copied again."

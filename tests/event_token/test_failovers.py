@@ -11,16 +11,16 @@ from tests.event_token.mariadb_servers import Cluster, Written
 from tests.generated import examples
 
 # What a token says, and the transactions that it stands for.
-Told = tuple[EventToken, frozenset[Written]]
+Claim = tuple[EventToken, frozenset[Written]]
 
 _choices = st.lists(
     st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 3)), min_size=8, max_size=40
 )
 
 
-def _told(cluster: Cluster) -> list[Told]:
+def _claims(cluster: Cluster) -> list[Claim]:
     """A read of each server, its newest write without any trail, and the primary's log."""
-    found: list[Told] = []
+    found: list[Claim] = []
     for server in cluster.servers:
         truth = frozenset(server.history)
         found.append((_token(server.position()), truth))
@@ -35,8 +35,8 @@ def _token(position: MariadbGtidSet) -> EventToken:
     return EventToken(None, "-", position)
 
 
-def _check(told: list[Told]) -> None:
-    for (a, truth_a), (b, truth_b) in permutations(told, 2):
+def _check(claims: list[Claim]) -> None:
+    for (a, truth_a), (b, truth_b) in permutations(claims, 2):
         match compare(a, b):
             case Order.NEWER | Order.EQUAL:
                 assert truth_a >= truth_b, (str(a.position), str(b.position))
@@ -53,12 +53,12 @@ def test_no_position_passes_for_a_history_that_it_lacks(
 ) -> None:
     """Whatever fails over, is lost or written on a demoted server: reads, own writes and logs."""
     cluster = Cluster(logs_updates=logs_updates)
-    told: list[Told] = []
+    claims: list[Claim] = []
     for choice in choices:
         cluster.play(choice)
-        told += [each for each in _told(cluster) if each not in told]
+        claims += [each for each in _claims(cluster) if each not in claims]
 
-    _check(told)
+    _check(claims)
 
 
 @given(_choices)
@@ -71,14 +71,14 @@ def test_logs_tell_histories_apart_whatever_ids_come_back(
     Unless the very GTID is given again, which nothing tells but its commit time.
     """
     cluster = Cluster(new_ids=False)
-    told: list[Told] = []
+    claims: list[Claim] = []
     for choice in choices:
         cluster.play(choice)
         each = cluster.primary
-        told.append((_token(each.logged_position()), frozenset(each.history)))
+        claims.append((_token(each.logged_position()), frozenset(each.history)))
     assume(len(set(cluster.written)) == len(cluster.written))
 
-    _check(told)
+    _check(claims)
 
 
 @given(_choices)

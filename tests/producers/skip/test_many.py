@@ -114,9 +114,9 @@ def test_all_stops_up_to_a_gtid_are_passed_and_rows_between_are_logged(
     assert [Skip.of(event) for event in skips] == [
         Skip(SkipKind.TRANSACTION, report.gtids, REASON) for report in reports
     ]
-    told = log.progress[-1].skipped
-    assert told is not None
-    assert told.count == len(reports) == 13
+    skipped = log.progress[-1].skipped
+    assert skipped is not None
+    assert skipped.count == len(reports) == 13
     error = RunningProducer(settings).wait_error()
     assert isinstance(error, StatementInRowStream)
     assert named_gtid(error, settings) == behind
