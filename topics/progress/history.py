@@ -126,14 +126,16 @@ class ProgressHistory:
         with self._open_log() as reader:
             start, end = reader.bounds()
             first = next(reader.records(start, end), None)
-            below = reader.last_between(start, at.offset) if at.offset <= end else None
+            # Progress may be readable before its rows. The log's reader waits for them, or stops.
+            is_readable = at.offset <= end
+            below = reader.last_between(start, at.offset) if is_readable else None
         last = self.last()
         ends_at = 0 if last is None else last.progress.last_seq
         if ends_at < at.seq:
             found = f"it ends with seq {ends_at}"
         elif below is not None and self._seq_and_time(below)[0] != at.seq:
             found = f"seq {self._seq_and_time(below)[0]} is the last one below that offset"
-        elif below is None and first is not None and self._seq_and_time(first)[0] <= at.seq:
+        elif is_readable and not below and first and self._seq_and_time(first)[0] <= at.seq:
             found = f"it begins with seq {self._seq_and_time(first)[0]} at offset {first.offset}"
         else:
             self._check_first(at, first)

@@ -148,17 +148,22 @@ _SLOWER_US = CLOCK_AHEAD_US_MAX - CLOCK_AHEAD_US
 
 
 class LogOf(PartitionReader):
-    """The log of a history, with the offsets that markers and aborted records take."""
+    """The log of a history, with the offsets that markers and aborted records take.
 
-    def __init__(self, history: History) -> None:
+    `start`: what is before was removed. `end`: what is behind is not readable yet.
+    """
+
+    def __init__(self, history: History, start: int = 0, end: int | None = None) -> None:
         self._history = history
+        self._start = start
+        self._end = history.next_offset if end is None else end
 
     def __exit__(self, *exc_info: object) -> None:
         """Nothing is open."""
 
     def bounds(self) -> tuple[int, int]:
-        """From offset 0 on."""
-        return 0, self._history.next_offset
+        """What can be read."""
+        return self._start, self._end
 
     def records(self, lower: int, upper: int) -> Iterator[StoredRecord]:
         """The rows and marks, without columns."""
@@ -183,9 +188,14 @@ def _long(number: int) -> bytes:
 class HistoryTopics(ProgressHistory):
     """The search for where the progress of a history is followed from, without brokers."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, log: LogOf | None = None) -> None:
         self.topics = ShardTopics("shop", history.shard)
         self._history = history
+        self._log = log
+
+    def last(self) -> ProgressAt | None:
+        """The newest progress."""
+        return list(self.records())[-1]
 
     def feed_start(self, position: StreamPosition) -> int:
         """Index of the progress record at which a feed begins for a position."""
@@ -205,7 +215,7 @@ class HistoryTopics(ProgressHistory):
         return 0, PROGRESS_STEP * len(self._history.progress)
 
     def _open_log(self) -> PartitionReader:
-        return LogOf(self._history)
+        return self._log or LogOf(self._history)
 
     def _lower_bound(self, topic: str, timestamp_ms: int, end: int) -> int:  # noqa: ARG002 - see `_bounds`
         later = (at.offset for at in self.records() if at.progress.head_us // 1_000 >= timestamp_ms)
