@@ -21,6 +21,8 @@ _CREDENTIALS: Final = re.compile(r"(://[^/@\s:]+:)[^/@\s]+@")
 def check_accepted(texts: Collection[str]) -> None:
     """UsageError unless each is GTIDs or a reason: one that matches nothing would be of no use."""
     for text in texts:
+        if text == _REASON:
+            raise UsageError(f"{ACCEPT_OPTION} {text!r}: an empty reason accepts nothing")
         if not text.startswith(_REASON):
             try:
                 NamedGtids.parse([text])
@@ -36,7 +38,8 @@ def is_accepted(accepted: Collection[str], gtid: str, statement: str) -> bool:
 
     `statement`: the record's.
     """
-    if gtid in accepted or any(_REASON + _reason(statement) == text for text in accepted):
+    reason = _reason(statement)
+    if gtid in accepted or (reason and _REASON + reason in accepted):
         return True
     named = NamedGtids.parse([])
     for text in accepted:
