@@ -133,6 +133,14 @@ def altered_table(statement: str, database: str) -> TableName | None:
 
     A new column that is NULL in all of them does not count, and neither does a dropped one.
     """
+    # Whether a backslash escapes a quote is told by the session's sql_mode, which no record has:
+    # a statement that changes values in either reading is taken to do so.
+    both = (statement, statement.replace("\\", "\\\\"))
+    found = (_altered_table(each, database) for each in dict.fromkeys(both))
+    return next((table for table in found if table is not None), None)
+
+
+def _altered_table(statement: str, database: str) -> TableName | None:
     tokens = Tokens.of(statement, database)
     if not tokens.take("ALTER"):
         return None

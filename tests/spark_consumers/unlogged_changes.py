@@ -82,10 +82,12 @@ TOOLS: Mapping[str, Tool] = {
         ),
     ),
 }
-# In a session without strict mode, which would refuse the values that do not fit.
+# In a session without strict mode, which would refuse the values that do not fit, and where a
+# backslash in a text is one.
 ALTERS: Mapping[str, str] = {
     "default": _EXTRA,
     "implicit_default": "ADD COLUMN extra INT NOT NULL",
+    "backslash": r"ADD COLUMN w INT COMMENT 'x\', ADD COLUMN extra INT DEFAULT 5 COMMENT 'y'",
     "moment": "ADD COLUMN extra DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP",
     "expression": "ADD COLUMN extra INT NOT NULL DEFAULT (ASCII('a'))",
     "generated": "ADD COLUMN extra INT AS (id * 2) STORED",
@@ -104,4 +106,7 @@ def changes_of(database: str, table: str) -> list[str]:
     """What is done to a table."""
     if table in TOOLS:
         return TOOLS[table].statements(database, table)
-    return ["SET sql_mode = ''", f"ALTER TABLE `{database}`.`{table}` {ALTERS[table]}"]
+    return [
+        "SET sql_mode = 'NO_BACKSLASH_ESCAPES'",
+        f"ALTER TABLE `{database}`.`{table}` {ALTERS[table]}",
+    ]

@@ -44,6 +44,8 @@ ROW: Row = {"id": 1, "value": 1}
         "ENGINE = MEMORY",
         "WAIT 5 MODIFY c INT",
         "SOMETHING NEW",
+        # With sql_mode NO_BACKSLASH_ESCAPES the first comment ends at its second quote.
+        r"ADD COLUMN a INT COMMENT 'x\', ADD COLUMN b INT DEFAULT 5 COMMENT 'y'",
     ],
 )
 def test_statements_that_change_values(clauses: str) -> None:
@@ -60,6 +62,7 @@ def test_statements_that_change_values(clauses: str) -> None:
         "ADD COLUMN c ENUM('not','null') CHARACTER SET latin1 FIRST, ALGORITHM=INSTANT",
         "ADD COLUMN (a INT CHECK (a > 0 AND a IS NOT NULL), b TIMESTAMP(6) NULL, KEY (a))",
         "ADD COLUMN c INT UNIQUE KEY",
+        r"ADD COLUMN c INT COMMENT 'it\'s', ADD COLUMN d INT",
         "ADD INDEX i (a), ADD UNIQUE u (b), ADD CONSTRAINT f FOREIGN KEY (a) REFERENCES b(a)",
         "ADD VECTOR INDEX v (embedding)",
         "ADD PARTITION (PARTITION p1 VALUES LESS THAN (9))",

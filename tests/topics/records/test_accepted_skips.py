@@ -64,6 +64,15 @@ def test_no_reason_accepts_no_statement() -> None:
     assert not is_accepted(["reason:"], f"{UUID}:7", "")
 
 
+def test_an_empty_reason_accepts_nothing() -> None:
+    """A statement that changed values has no reason: it would accept them all."""
+    assert not is_accepted(["reason:"], f"{UUID}:7", "")
+    with pytest.raises(
+        UsageError, match="--accept-skip 'reason:': an empty reason accepts nothing"
+    ):
+        check_accepted(["reason:"])
+
+
 @given(st.text(min_size=1, max_size=40))
 def test_the_named_command_accepts_the_skip_whatever_the_reason(reason: str) -> None:
     """The whole command stands in the message's wake, and its last word accepts the skip."""
