@@ -229,14 +229,18 @@ class Decoder:
             raise UsageError("a head can be promised only between transactions")
         self._clock.advance(head_us)
 
-    def reached(self, executed_set_text: str) -> bool:
-        """Tell whether everything of a GTID set was read; False inside a transaction."""
+    def reached(self, executed_set_text: str, numbers_alone: bool = False) -> bool:
+        """Tell whether everything of a GTID set was read; False inside a transaction.
+
+        `numbers_alone`: whoever wrote them, of GTIDs that are known to be of this history.
+        """
         if self.in_transaction:
             return False
         reached = self._position.to_set()
         for gtid in self._events.xa.gtids():
             reached = reached.union(parse_gtid_set(gtid, self._flavor))
-        return reached.includes(parse_gtid_set(executed_set_text, self._flavor))
+        wanted = parse_gtid_set(executed_set_text, self._flavor)
+        return reached.reaches(wanted) if numbers_alone else reached.includes(wanted)
 
     def _where(self) -> str:
         """Return the place for messages."""

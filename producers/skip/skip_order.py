@@ -75,5 +75,5 @@ class SkipOrder:
 
     def check_end(self, decoder: Decoder) -> bool:
         """Whether the stream has been read up to the order's end."""
-        self.has_ended = self.has_ended or decoder.reached(str(self.until))
+        self.has_ended = self.has_ended or decoder.reached(str(self.until), numbers_alone=True)
         return self.has_ended
