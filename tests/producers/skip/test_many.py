@@ -15,7 +15,7 @@ from producers.skip.given_order import given_order, parse_named
 from producers.skip.record_writer import SkipReport
 from producers.skip.skip_order import SkipOrder
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.database_servers import DatabaseFixture
+from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import (
     SHARD,
     RunningProducer,
@@ -120,6 +120,35 @@ def test_all_stops_up_to_a_gtid_are_passed_and_rows_between_are_logged(
     error = RunningProducer(settings).wait_error()
     assert isinstance(error, StatementInRowStream)
     assert named_gtid(error, settings) == behind
+
+
+def test_a_stop_below_numbers_of_another_writer_is_passed_by_the_command_that_it_names(
+    start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A server that was demoted and promoted again knows only the last number of each writer."""
+    mariadb = start_mariadb()
+    name = mariadb.new_database()
+    settings = settings_of(mariadb, kafka, keyspace)
+    provision(settings.kafka, keyspace, [SHARD])
+    create(mariadb, name)
+    with producing(settings):
+        wait_caught_up(settings)
+    stop = gtid_of(mariadb, name, exchange())
+    run(mariadb, name, "SET server_id = 999", "INSERT INTO t VALUES (1)")
+    run(mariadb, name, "INSERT INTO t VALUES (2)", exchange())
+    end = gtid_of(mariadb, name, "INSERT INTO t VALUES (3)")
+    error = RunningProducer(settings).wait_error()
+    assert named_gtid(error, settings) == stop
+
+    order, _ = order_of(settings, [stop])
+    carry_out(settings, order)
+    until, _ = order_of(settings, until=end)
+    carry_out(settings, until)
+
+    assert order.has_ended
+    log = read_log(settings)
+    check_log(log)
+    assert ids(log.events) == ["skip", 1, 2, "skip", 3]
 
 
 def test_only_stops_because_of_the_named_tables_are_passed(
