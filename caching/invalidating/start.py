@@ -51,7 +51,11 @@ class Stream:
     now_us: Callable[[], int] = lambda: time.time_ns() // 1_000
 
     def place(self, start: ParsedStart) -> StreamPosition:
-        """Return the position of a start; errors as `resolve_start`."""
+        """Return the position of a start; errors as `resolve_start`.
+
+        A log that was begun later than the start is read from its beginning: what was committed
+        before is in no log, and nothing but TTLs ends what a cache has of it.
+        """
         return resolve_start(
             start,
             config=self.config,
@@ -60,6 +64,7 @@ class Stream:
             schema_ids=self.schema_ids,
             clock=self.clock,
             at_end_if_behind=True,
+            may_begin_later=True,
         )
 
     def open_events(

@@ -4,6 +4,7 @@ A setting `a.b` of the file is overridden by the variable `SHARDSTREAM_A__B`. Se
 written in the file itself: it names a file or a variable that holds them.
 """
 
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from pydantic_settings import (
 )
 
 from event_token import ClockUncertainty, Flavor, KeyRange, ShardName, tiles
-from event_token.errors import UsageError
+from event_token.errors import Retry, UsageError
 from producers.options import CopySettings, ProducerOptions
 from shardstream.settings.cache_section import CacheSection
 from shardstream.settings.problems import describe
@@ -256,7 +257,9 @@ def read_secret(what: str, file: Path | None, variable: str | None, folder: Path
             return SecretStr(path.read_text().strip())
         except OSError as error:
             message = f"{what}: cannot read the secret's file {path}: {error.strerror}"
-            raise UsageError(message) from error
+            # It is read at each connection, and a process may have too many files open for a while.
+            kind = Retry if error.errno in {errno.EMFILE, errno.ENFILE} else UsageError
+            raise kind(message) from error
     if variable is not None:
         if variable not in os.environ:
             message = f"{what}: the variable {variable} that should hold the secret is not set"

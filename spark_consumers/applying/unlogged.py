@@ -163,13 +163,12 @@ def _keeps_values(clause: Sequence[Token], added: set[str]) -> bool:
     first, rest = clause[0], clause[1:]
     if first.is_word("ADD"):
         return _keeps_values_added(rest, added)
-    if first.is_word("DROP"):
-        return not (rest and rest[0].is_word("SYSTEM", "PERIOD"))
     if first.is_word(*_OPTIONS):
         return _is_innodb(clause)
     if first.is_word("CONVERT"):
         return bool(rest) and rest[0].is_word("PARTITION", "TABLE")
-    return first.is_word("ALTER", "RENAME", *_PARTITIONS)
+    # To drop the versioning of a table is to drop its history; the present rows stay as they are.
+    return first.is_word("ALTER", "DROP", "RENAME", *_PARTITIONS)
 
 
 def _is_innodb(clause: Sequence[Token]) -> bool:

@@ -122,19 +122,12 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
 
 
 ON_ALL_TARGETS = pytest.mark.parametrize(
-    "target",
-    [
-        "state",
-        *(
-            pytest.param(name, marks=pytest.mark.usefixtures("real_servers"))
-            for name in ("postgres", "mysql_a", "mariadb_a")
-        ),
-    ],
-    indirect=True,
+    "target", ["state", "postgres", "mysql_a", "mariadb_a"], indirect=True
 )
 
 
 @ON_ALL_TARGETS
+@pytest.mark.usefixtures("real_servers")
 @pytest.mark.parametrize("case", TEXTS)
 def test_a_text_takes_what_the_other_shard_declares_longer(target: Target, case: str) -> None:
     """ENUM and JSON beside VARCHAR(5): the column has room for the values of all shards."""
@@ -148,6 +141,7 @@ def test_a_text_takes_what_the_other_shard_declares_longer(target: Target, case:
 
 
 @ON_ALL_TARGETS
+@pytest.mark.usefixtures("real_servers")
 @pytest.mark.parametrize("case", OTHERS)
 def test_a_type_that_holds_not_all_values_stops_or_goes_on_beside(
     target: Target, case: str
@@ -185,6 +179,7 @@ def _number(value: Any) -> Any:
 
 
 @ON_ALL_TARGETS
+@pytest.mark.usefixtures("real_servers")
 def test_json_that_is_nested_deeply_arrives(target: Target) -> None:
     """Sixty levels, from MySQL's JSON and from MariaDB's, which the binlog shows as LONGTEXT."""
     batches = [

@@ -51,7 +51,8 @@ def test_lakes_and_topics_have_the_present_rows(
             for statement in KEYLESS:
                 cursor.execute(statement)
         wait_caught_up(settings)
-        last_us = max(event.timestamp_us for event in read_log(settings).events)
+        events = read_log(settings).events
+        last_us = max(event.timestamp_us for event in events)
         wait_for(
             "the head passes the last change",
             lambda: read_log(settings).progress[-1].head_us >= last_us + GRID_US,
@@ -59,6 +60,8 @@ def test_lakes_and_topics_have_the_present_rows(
     options = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     tables = tables_for(mariadb_a)
     names = [f"{keyspace}.{name}" for name in tables]
+    # No producer is left that would copy the table again.
+    accepted = [e.gtid for e in events if "ADD SYSTEM VERSIONING" in (e.statement or "")]
     state, log = str(tmp_path / "state"), str(tmp_path / "log")
 
     run_changelog(spark, keyspace, log, f"{log} checkpoint", options, trigger="availableNow")
@@ -66,11 +69,13 @@ def test_lakes_and_topics_have_the_present_rows(
         *(spark, keyspace, state, f"{state} checkpoint", options),
         tables=names,
         histories={f"{keyspace}.implicit": ()},
+        accept_skip=accepted,
         trigger="availableNow",
     )
     run_table_topics(
         *(spark, str(tmp_path / "topics"), options, topic_options(keyspace)),
         tables=names,
+        accept_skip=accepted,
         trigger="availableNow",
     )
 

@@ -113,7 +113,7 @@ class ProgressHistory:
 
         return self._step_back(wanted_us, is_early)
 
-    def check_same_log(self, at: ShardPosition) -> None:
+    def check_same_log(self, at: ShardPosition, frontier_us: int) -> None:
         """Raise LogShrank when the log is another one than that of a position, or ends before it.
 
         A topic that was deleted and filled again may have other records under the same seqs and
@@ -121,6 +121,7 @@ class ProgressHistory:
         position has no token. A log that `topics reset` has emptied never takes an offset again.
         """
         if at.seq == 0:
+            self._check_unread(at, frontier_us)
             return
         topic = self.topics.log
         with self._open_log() as reader:
@@ -144,6 +145,21 @@ class ProgressHistory:
             f"{topic}: the position has read seq {at.seq} below offset {at.offset}, but {found}: "
             f"the log was recreated. {_START_AGAIN}"
         )
+
+    def _check_unread(self, at: ShardPosition, frontier_us: int) -> None:
+        """Raise LogShrank when a log of which nothing was read was started over since.
+
+        A position at a log's beginning has a frontier that is not older than the log.
+        """
+        if at.offset >= self.log_start():
+            return
+        first = next(self.records(), None)
+        first_us = None if first is None else begins_us(first.progress)
+        if first_us is not None and first_us > frontier_us:
+            raise LogShrank(
+                f"{self.topics.log}: the position has read nothing of it up to {frontier_us} us, "
+                f"and it begins at {first_us} us: the log was recreated. {_START_AGAIN}"
+            )
 
     def _check_first(self, at: ShardPosition, first: StoredRecord | None) -> None:
         read_us = None if at.token is None else at.token.timestamp_us

@@ -47,7 +47,7 @@ def resolve_start(
     the newest copies of `tables` (None: all) began; missing ones are requested. The shards are
     those that served at that time; no start on a target of a reshard lies before its BEGIN.
     `at_end_if_behind`: a log that has not reached the time is started at its end, not waited for.
-    `may_begin_later`: for the end of a query, which takes a log that was begun after it as empty.
+    `may_begin_later`: a log that was begun after the time is taken from its beginning.
 
     UsageError when a position is of another range, PositionTooOld (Halt) when records of that time
     were removed, or are older than the log of a shard, StartNotReached (Retry) when the log of a

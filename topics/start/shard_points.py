@@ -101,7 +101,8 @@ def point_at_time(
                 return ShardPosition(cut.offset, cut.seq, None)
         if cell_start_us(progress.head_us) >= time_us:
             _check_kept(shard, time_us, kept=proven)
-            return ShardPosition(progress.end_offset, progress.last_seq, None)
+            offset = max(progress.end_offset, log_start)
+            return ShardPosition(offset, progress.last_seq, None)
     return None
 
 

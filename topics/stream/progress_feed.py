@@ -120,7 +120,7 @@ class ProgressFeed:
         with ProgressHistory(self._config, self._keyspace, shard, self._schema_ids) as history:
             if shard in position.shards:
                 at = position.shards[shard]
-                history.check_same_log(at)
+                history.check_same_log(at, position.frontier_us)
                 return history.offset_for_position(at, position.frontier_us)
             if not history.exists():
                 return None

@@ -29,10 +29,16 @@ class CdcDeleter:
         self._events: Subscriber | None = None
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self._began_us: int | None = None
 
     def start(self, back_s: int = 0) -> None:
-        """Start, `back_s` seconds ago."""
-        start = int((time.time() - back_s) * 1e6) if back_s else "latest"
+        """Start, `back_s` seconds ago, or where it began at first if that is later."""
+        now_us = time.time_ns() // 1_000
+        start: int | str = "latest"
+        if self._began_us is None:
+            self._began_us = now_us
+        elif back_s:
+            start = max(self._began_us, now_us - back_s * 1_000_000)
         self._events = Subscriber.from_settings(
             self._settings_path, self._keyspace, start=start, mode=Unmerged(), tables=TABLES
         )

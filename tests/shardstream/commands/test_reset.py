@@ -71,7 +71,9 @@ def test_a_log_is_started_over(
     for position in positions:
         assert position is not None
         bare = {s: ShardPosition(at.offset, at.seq, None) for s, at in position.shards.items()}
-        for start in (position, StreamPosition(position.epoch, position.frontier_us, bare)):
+        unread = dict.fromkeys(position.shards, ShardPosition(0, 0, None))
+        others = [StreamPosition(position.epoch, position.frontier_us, s) for s in (bare, unread)]
+        for start in (position, *others):
             with (
                 StreamSubscriber(keyspace, start=start, config=client) as stream,
                 pytest.raises(LogShrank),

@@ -28,7 +28,7 @@ def test_rows_that_are_announced_and_not_readable_yet_are_waited_for(history: Hi
     first, second, _ = history.progress
 
     for end in (at.offset, second.end_offset, first.end_offset):
-        HistoryTopics(history, LogOf(history, end=end)).check_same_log(at)
+        HistoryTopics(history, LogOf(history, end=end)).check_same_log(at, 0)
 
 
 def test_what_a_position_has_read_must_be_below_it(history: History) -> None:
@@ -39,8 +39,8 @@ def test_what_a_position_has_read_must_be_below_it(history: History) -> None:
 
     for position, said in ((wrong_seq, "is the last one below"), (beyond, "it ends with seq")):
         with pytest.raises(LogShrank, match=said):
-            HistoryTopics(history).check_same_log(position)
+            HistoryTopics(history).check_same_log(position, 0)
     emptied = LogOf(history, start=history.progress[0].end_offset)
     early = ShardPosition(1, 5, None)
     with pytest.raises(LogShrank, match="it begins with seq"):
-        HistoryTopics(history, emptied).check_same_log(early)
+        HistoryTopics(history, emptied).check_same_log(early, 0)

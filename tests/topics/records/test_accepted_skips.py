@@ -67,9 +67,7 @@ def test_no_reason_accepts_no_statement() -> None:
 def test_an_empty_reason_accepts_nothing() -> None:
     """A statement that changed values has no reason: it would accept them all."""
     assert not is_accepted(["reason:"], f"{UUID}:7", "")
-    with pytest.raises(
-        UsageError, match="--accept-skip 'reason:': name GTIDs, or reason:TEXT"
-    ):
+    with pytest.raises(UsageError, match="--accept-skip 'reason:': name GTIDs, or reason:TEXT"):
         check_accepted(["reason:"])
 
 
