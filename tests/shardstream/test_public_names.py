@@ -59,8 +59,8 @@ PARAMETERS = {
     "build_session": "name master settings",
     "run_changelog": "spark keyspace target checkpoint options trigger interval_s storage_options "
     "on_progress stop",
-    "run_table_topics": "spark checkpoint options topics tables trigger interval_s on_progress "
-    "stop",
+    "run_table_topics": "spark checkpoint options topics tables accept_skip trigger interval_s "
+    "on_progress stop",
     "TopicOptions": (
         "envelope tasks partitions keep_ms move_window_us moves_max registry_url on_truncate "
         "on_same_key"
