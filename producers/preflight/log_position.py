@@ -1,6 +1,6 @@
 """Whether a shard's log can be continued: what a producer would find at its start, without one."""
 
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from event_token.errors import Rebuild, Retry, ShardstreamError
@@ -38,9 +38,7 @@ def log_findings(settings: ShardProducerSettings, schema_ids: SchemaIds) -> LogF
     if progress is None:
         return LogFindings()
     try:
-        with ExitStack() as opened:
-            servers = ServerList.open(settings)
-            opened.callback(servers.close)
+        with closing(ServerList.open(settings)) as servers:
             notes = check_continues(settings, topics, servers, progress)
     except ShardstreamError as error:
         passes = isinstance(error, Retry | Rebuild)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from databases.sql import rows
+from databases.system_versioned import ROW_END, ROW_START
 from event_token import Flavor
 from producers.decoder.errors import HiddenType
 from producers.decoder.tables.server_columns import is_unlogged
@@ -20,7 +21,7 @@ _COLUMNS: Final = (
 )
 # MariaDB's catalog has these of a system-versioned table only where they are declared; they are
 # logged either way.
-_PERIOD: Final = frozenset(("row_start", "row_end"))
+_PERIOD: Final = frozenset((ROW_START, ROW_END))
 
 
 class ServerCatalog:

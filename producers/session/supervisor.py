@@ -168,9 +168,8 @@ class Supervisor:
         skip only once all that comes before is committed.
         """
         stop = self._behind
-        if stop is None or stop.gtid not in self._context.stops_at:
-            raise fault
-        if not isinstance(fault, UsageError):
+        is_behind = stop is not None and stop.gtid in self._context.stops_at
+        if stop is None or not is_behind or not isinstance(fault, UsageError):
             raise fault
         raise type(stop.error)(
             f"{stop.error}. Transactions before it are not in the log yet, and a new session, "

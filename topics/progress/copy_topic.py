@@ -139,10 +139,7 @@ def _key(*parts: str) -> bytes:
 
 def encode(record: CopyRecord) -> bytes:
     """Return the Kafka value of a record."""
-    fields = {"layout": LAYOUT, **asdict(record)}
-    if not fields.get("after_seq"):  # producers of earlier releases do not know it
-        fields.pop("after_seq", None)
-    return json.dumps(fields, ensure_ascii=False).encode()
+    return json.dumps({"layout": LAYOUT, **asdict(record)}, ensure_ascii=False).encode()
 
 
 def decode(key: bytes | None, value: bytes, where: str) -> CopyRecord:
