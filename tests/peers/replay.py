@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pymysql
 
 from databases.sql import quoted, rows
+from databases.system_versioned import ROW_END, ROW_START
 from event_token import Flavor
 from producers.decoder.events.statement_tables import named_tables
 from producers.decoder.events.statements import definition_kind
@@ -30,7 +31,7 @@ NOT_FOLLOWED = {
     r"ON\s+(DELETE|UPDATE)\s+(CASCADE|SET\s+NULL)",
 }
 # Of system-versioned tables: readers need them, and SELECT * does not show them.
-PERIOD = {"row_start", "row_end"}
+PERIOD = {ROW_START, ROW_END}
 # A difference shows this many rows of each side.
 SHOWN_ROWS = 3
 

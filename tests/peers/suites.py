@@ -9,11 +9,12 @@ from pathlib import Path
 
 from event_token import Flavor
 from shardstream.local.database_server import DatabaseServer, MariadbServer, MysqlServer
-from shardstream.local.fetching.binaries import DatabaseBinaries, version_line, version_number
+from shardstream.local.fetching.binaries import DatabaseBinaries
 from shardstream.local.fetching.cache import cached
-from shardstream.local.fetching.debian_packages import ORIGIN, own_loader, unpack_packages
+from shardstream.local.fetching.debian_packages import own_loader, unpack_packages
 from shardstream.local.fetching.mysql_binaries import unpacked
 from tests.database_servers import DatabaseFixture
+from tests.producers.versions.fetched_servers import debian_mariadb
 
 # The suites whose files run on any server; the others are about replication, plug-ins or faults.
 MYSQL_SUITES = ("", "collations", "engines/funcs", "gcol", "gis", "innodb", "json", "parts")
@@ -61,28 +62,14 @@ def mariadb_suites() -> Suites:
     """Return MariaDB's suites. Raises Retry if apt cannot fetch them."""
     packages = ("mariadb-test", "mariadb-test-data", "mariadb-server-core")
     root = cached("mariadb-suites", lambda into: unpack_packages(into, "trixie", packages, print))
-    share = root / "usr/share/mariadb"
-    mariadbd = (*own_loader(root), str(root / "usr/sbin/mariadbd"))
-    plugins = root / "usr/lib/mysql/plugin"
-    plugins.mkdir(parents=True, exist_ok=True)
 
     class SuiteMariadb(MariadbServer):
         """The MariaDB of the suites."""
 
         def binaries(self) -> DatabaseBinaries:
-            server = (
-                *mariadbd,
-                "--no-defaults",
-                f"--lc-messages-dir={share}",
-                f"--character-sets-dir={share}/charsets",
-                f"--plugin-dir={plugins}",
-            )
-            version = version_number(version_line(mariadbd))
-            return DatabaseBinaries(
-                Flavor.MARIADB, version, server, origin=ORIGIN, sql_folder=share
-            )
+            return debian_mariadb(root)
 
-    folder = share / "mariadb-test"
+    folder = root / "usr/share/mariadb/mariadb-test"
     program = (*own_loader(root), str(root / "usr/bin/mariadb-test"))
     return Suites(Flavor.MARIADB, folder, program, _files(folder, MARIADB_SUITES), SuiteMariadb)
 

@@ -5,7 +5,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from producers.settings import ShardProducerSettings
+from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
+from tests.producers.session.producing import (
+    SHARD,
+    WrittenLog,
+    check_log,
+    check_progress,
+    producing,
+    read_log,
+    settings_of,
+    wait_caught_up,
+)
+from tests.topics.shard_writer import provision
 from topics.records.vevent import EventType
 
 
@@ -14,6 +26,27 @@ def run(database: DatabaseFixture, name: str, *texts: str) -> None:
     with database.connect(database=name) as connection, connection.cursor() as cursor:
         for text in texts:
             cursor.execute(text)
+
+
+def begin_log(
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str, *texts: str
+) -> tuple[str, ShardProducerSettings]:
+    """Run statements in a new schema, and begin a log that has read them."""
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    provision(settings.kafka, keyspace, [SHARD])
+    run(database, name, *texts)
+    with producing(settings):
+        wait_caught_up(settings)
+    return name, settings
+
+
+def checked_log(settings: ShardProducerSettings) -> WrittenLog:
+    """Return the log, of which records and progress are as they must be."""
+    log = read_log(settings)
+    check_log(log)
+    check_progress(log)
+    return log
 
 
 def named_gtid(error: BaseException, settings: ShardProducerSettings) -> str:

@@ -17,17 +17,10 @@ from producers.skip.skip_order import SkipOrder
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import (
-    SHARD,
     RunningProducer,
-    check_log,
-    check_progress,
-    producing,
     read_log,
-    settings_of,
-    wait_caught_up,
 )
-from tests.producers.skip.skipping import ids, named_gtid, run
-from tests.topics.shard_writer import provision
+from tests.producers.skip.skipping import begin_log, checked_log, ids, named_gtid, run
 from topics.kafka.errors import Fenced
 from topics.records.skip_record import Skip, SkipKind
 from topics.records.vevent import EventType
@@ -59,13 +52,11 @@ def exchange(table: str = "t") -> str:
     return f"ALTER TABLE {table} EXCHANGE PARTITION p1 WITH TABLE {table}_aside"
 
 
-def create(database: DatabaseFixture, name: str, table: str = "t") -> None:
-    """A table with a partition, and one to exchange it with."""
-    run(
-        database,
-        name,
-        f"CREATE TABLE {table} (id INT PRIMARY KEY) PARTITION BY RANGE (id) "
-        "(PARTITION p0 VALUES LESS THAN (1000), PARTITION p1 VALUES LESS THAN MAXVALUE)",
+def exchangeable(table: str = "t") -> tuple[str, str]:
+    """The definitions of a table with a partition, and of one to exchange it with."""
+    divided = "PARTITION p0 VALUES LESS THAN (1000), PARTITION p1 VALUES LESS THAN MAXVALUE"
+    return (
+        f"CREATE TABLE {table} (id INT PRIMARY KEY) PARTITION BY RANGE (id) ({divided})",
         f"CREATE TABLE {table}_aside (id INT PRIMARY KEY)",
     )
 
@@ -89,12 +80,7 @@ def test_all_stops_up_to_a_gtid_are_passed_and_rows_between_are_logged(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """Each exchange is one SKIP record, each row is logged, and the order ends right at its end."""
-    name = database.new_database()
-    settings = settings_of(database, kafka, keyspace)
-    provision(settings.kafka, keyspace, [SHARD])
-    create(database, name)
-    with producing(settings):
-        wait_caught_up(settings)
+    name, settings = begin_log(database, kafka, keyspace, *exchangeable())
     texts = [each for i in range(1, 13) for each in (f"INSERT INTO t VALUES ({i})", exchange())]
     run(database, name, *texts, exchange())
     end = gtid_of(database, name, "INSERT INTO t VALUES (13)")
@@ -105,9 +91,7 @@ def test_all_stops_up_to_a_gtid_are_passed_and_rows_between_are_logged(
     with pytest.raises(UsageError, match="is already past"):
         order_of(settings, until=end)
 
-    log = read_log(settings)
-    check_log(log)
-    check_progress(log)
+    log = checked_log(settings)
     assert order.has_ended
     assert ids(log.events) == [*[e for i in range(1, 13) for e in (i, "skip")], "skip", 13]
     skips = [event for event in log.events if event.type is EventType.SKIP]
@@ -127,12 +111,7 @@ def test_a_stop_below_numbers_of_another_writer_is_passed_by_the_command_that_it
 ) -> None:
     """A server that was demoted and promoted again knows only the last number of each writer."""
     mariadb = start_mariadb()
-    name = mariadb.new_database()
-    settings = settings_of(mariadb, kafka, keyspace)
-    provision(settings.kafka, keyspace, [SHARD])
-    create(mariadb, name)
-    with producing(settings):
-        wait_caught_up(settings)
+    name, settings = begin_log(mariadb, kafka, keyspace, *exchangeable())
     stop = gtid_of(mariadb, name, exchange())
     run(mariadb, name, "SET server_id = 999", "INSERT INTO t VALUES (1)")
     run(mariadb, name, "INSERT INTO t VALUES (2)", exchange())
@@ -146,8 +125,7 @@ def test_a_stop_below_numbers_of_another_writer_is_passed_by_the_command_that_it
     carry_out(settings, until)
 
     assert order.has_ended
-    log = read_log(settings)
-    check_log(log)
+    log = checked_log(settings)
     assert ids(log.events) == ["skip", 1, 2, "skip", 3]
 
 
@@ -155,13 +133,7 @@ def test_only_stops_because_of_the_named_tables_are_passed(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """All tables that a stop names must be given, for the rows of all of them are missing."""
-    name = database.new_database()
-    settings = settings_of(database, kafka, keyspace)
-    provision(settings.kafka, keyspace, [SHARD])
-    create(database, name)
-    create(database, name, "other")
-    with producing(settings):
-        wait_caught_up(settings)
+    name, settings = begin_log(database, kafka, keyspace, *exchangeable(), *exchangeable("other"))
     first = gtid_of(database, name, exchange())
     run(database, name, "INSERT INTO t VALUES (1)")
     other = gtid_of(database, name, exchange("other"))
@@ -187,9 +159,7 @@ def test_only_stops_because_of_the_named_tables_are_passed(
     assert named_gtid(stopped.value, settings) == by_hand
     assert [report.gtids for report in reports] == [other]
 
-    log = read_log(settings)
-    check_log(log)
-    check_progress(log)
+    log = checked_log(settings)
     assert ids(log.events) == ["skip", 1, "skip"]
 
 
@@ -198,12 +168,9 @@ def test_several_gtids_are_passed_one_by_one_and_what_does_not_stop_is_logged(
 ) -> None:
     """Each named stop has its own record; a stop that is not named ends the run."""
     monkeypatch.setattr(parts, "RECORD_BYTES_MAX", 10_000)
-    name = database.new_database()
-    settings = settings_of(database, kafka, keyspace)
-    provision(settings.kafka, keyspace, [SHARD])
-    run(database, name, "CREATE TABLE t (id INT PRIMARY KEY, v TEXT)")
-    with producing(settings):
-        wait_caught_up(settings)
+    name, settings = begin_log(
+        database, kafka, keyspace, "CREATE TABLE t (id INT PRIMARY KEY, v TEXT)"
+    )
     large = "INSERT INTO t VALUES ({}, REPEAT('x', 20000))"
     first, second = (gtid_of(database, name, large.format(i)) for i in (1, 2))
     logged = gtid_of(database, name, "INSERT INTO t VALUES (3, '')")
@@ -217,9 +184,7 @@ def test_several_gtids_are_passed_one_by_one_and_what_does_not_stop_is_logged(
     carry_out(settings, order)
 
     assert [report.gtids for report in reports] == [fourth]
-    log = read_log(settings)
-    check_log(log)
-    check_progress(log)
+    log = checked_log(settings)
     assert ids(log.events) == ["skip", "skip", 3, "skip", "skip"]
 
 
@@ -227,12 +192,7 @@ def test_a_stop_that_is_not_named_is_not_passed(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """--gtid B does not get past A: the run ends at A and names it, with nothing skipped."""
-    name = database.new_database()
-    settings = settings_of(database, kafka, keyspace)
-    provision(settings.kafka, keyspace, [SHARD])
-    create(database, name)
-    with producing(settings):
-        wait_caught_up(settings)
+    name, settings = begin_log(database, kafka, keyspace, *exchangeable())
     first = gtid_of(database, name, exchange())
     second = gtid_of(database, name, exchange())
     other = Flavor.MYSQL if database.flavor is Flavor.MARIADB else Flavor.MARIADB
@@ -252,12 +212,7 @@ def test_rows_that_were_logged_without_names_are_passed_and_later_ones_are_logge
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """While binlog_row_metadata was MINIMAL each row stopped the shard: one order passes all."""
-    name = database.new_database()
-    settings = settings_of(database, kafka, keyspace)
-    provision(settings.kafka, keyspace, [SHARD])
-    run(database, name, "CREATE TABLE t (id INT PRIMARY KEY)")
-    with producing(settings):
-        wait_caught_up(settings)
+    name, settings = begin_log(database, kafka, keyspace, "CREATE TABLE t (id INT PRIMARY KEY)")
     nameless = [f"INSERT INTO t VALUES ({number})" for number in range(1, 6)]
     try:
         run(database, name, "SET GLOBAL binlog_row_metadata = MINIMAL", *nameless)
@@ -268,9 +223,7 @@ def test_rows_that_were_logged_without_names_are_passed_and_later_ones_are_logge
     order, reports = order_of(settings, tables=[f"{name}.t"])
     carry_out(settings, order)
 
-    log = read_log(settings)
-    check_log(log)
-    check_progress(log)
+    log = checked_log(settings)
     assert ids(log.events) == ["skip"] * 5 + [6]
     assert len(reports) == 5
 
@@ -279,12 +232,7 @@ def test_a_producer_that_starts_meanwhile_takes_over_and_the_order_goes_on_later
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A supervisor's producer fences the order, stops at the next stop, and nothing is doubled."""
-    name = database.new_database()
-    settings = settings_of(database, kafka, keyspace)
-    provision(settings.kafka, keyspace, [SHARD])
-    create(database, name)
-    with producing(settings):
-        wait_caught_up(settings)
+    name, settings = begin_log(database, kafka, keyspace, *exchangeable())
     texts = [each for i in range(6) for each in (f"INSERT INTO t VALUES ({i})", exchange())]
     end = gtid_of(database, name, *texts, "INSERT INTO t VALUES (6)")
     errors: list[BaseException] = []
@@ -301,7 +249,5 @@ def test_a_producer_that_starts_meanwhile_takes_over_and_the_order_goes_on_later
 
     assert [type(error) for error in errors] == [StatementInRowStream]
     assert len(reports) == 5
-    log = read_log(settings)
-    check_log(log)
-    check_progress(log)
+    log = checked_log(settings)
     assert ids(log.events) == [*[e for i in range(6) for e in (i, "skip")], 6]

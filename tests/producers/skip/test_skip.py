@@ -17,8 +17,6 @@ from tests.producers.servers.replication import executed as executed_on
 from tests.producers.session.producing import (
     SHARD,
     RunningProducer,
-    check_log,
-    check_progress,
     producing,
     read_log,
     settings_of,
@@ -26,7 +24,7 @@ from tests.producers.session.producing import (
     wait_for,
     wait_readable,
 )
-from tests.producers.skip.skipping import ids, named_gtid, run
+from tests.producers.skip.skipping import checked_log, ids, named_gtid, run
 from tests.topics.shard_writer import provision
 from topics.kafka.errors import Fenced
 from topics.records.skip_record import Skip, SkipKind
@@ -94,9 +92,7 @@ def test_skipped_transactions_are_told_and_all_other_rows_arrive_once(
             found = (e for e in events if e.type in {EventType.ROW, EventType.SKIP})
             seen = [next(found) for _ in expected]
 
-    log = read_log(settings)
-    check_log(log)
-    check_progress(log)
+    log = checked_log(settings)
     told = log.progress[-1].skipped
     assert told is not None
     assert told.count == len(stops)

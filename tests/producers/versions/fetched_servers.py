@@ -32,6 +32,11 @@ def find_debian_mariadb(release: str, report: Report = quiet) -> DatabaseBinarie
         lambda folder: unpack_packages(folder, release, packages, report),
         report=report,
     )
+    return debian_mariadb(root)
+
+
+def debian_mariadb(root: Path) -> DatabaseBinaries:
+    """Return the MariaDB of an unpacked tree of Debian's packages."""
     mariadbd = (*own_loader(root), str(root / "usr/sbin/mariadbd"))
     share = next(root.glob("usr/share/m*/charsets")).parent
     plugins = root / "usr/lib/mysql/plugin"
