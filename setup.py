@@ -51,32 +51,31 @@ LIBRARIES = (
     Library(
         "shardstream_decoder",
         (
+            "databases/statements.py",
             "event_token/running_set.py",
             "producers/copy/binary_rows.py",
             "producers/decoder/**/*.py",
         ),
     ),
-    # Spark's row loop calls the cursor of topics.records, so the two share a library.
+    # Spark's row loop and the messages of table topics call the cursor of topics.records, so the
+    # three share a library.
     Library(
         "shardstream_records",
         (
             "topics/records/cursor.py",
             "topics/records/envelope.py",
-            "topics/records/record_reader.py",
-            "topics/records/record_run.py",
-            "topics/records/run_reader.py",
+            "topics/records/event_decoder.py",
             "topics/records/values.py",
-            "topics/records/wire.py",
-            "spark_consumers/row_columns/**/*.py",
+            "topics/arrow/columns/**/*.py",
+            "sinks/table_topics/envelope/*_writer*.py",
         ),
     ),
     Library(
         "shardstream_applier",
         (
-            "resharding/apply/changes.py",
+            "resharding/routing.py",
             "resharding/apply/last_changes.py",
             "resharding/apply/literals.py",
-            "resharding/apply/routing.py",
             "resharding/apply/statements.py",
         ),
     ),

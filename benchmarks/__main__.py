@@ -19,6 +19,7 @@ from benchmarks import (
     reshard_apply,
     reshard_switch,
     spark_read,
+    stream_clients,
     subscriber_read,
     workloads,
 )
@@ -93,6 +94,7 @@ GROUPS: dict[tuple[str, ...], Group] = {
     workloads.NAMES: _drain,
     (spark_read.NOOP, spark_read.NARROW, spark_read.CHANGELOG): _spark,
     subscriber_read.NAMES: _of(subscriber_read.run),
+    stream_clients.NAMES: _of(stream_clients.run),
     cold_start.NAMES: _of(cold_start.run),
     memory.NAMES: _of(memory.run),
     copy_table.NAMES: _copy,

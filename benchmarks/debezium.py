@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.binlog_fill import DATABASE
-from benchmarks.watch import server_cpu_s
+from benchmarks.watch import PEER_MESSAGE_BYTES_MAX, server_cpu_s
 from shardstream.local.database_server import MysqlServer
-from shardstream.local.fetching.cache import Report, cached, quiet
-from shardstream.local.fetching.maven import MavenArtifact, fetch_all, java_command
-from shardstream.local.ports import free_ports
+from shardstream.local.fetching import MavenArtifact, Report, cached, fetch_all, java_command, quiet
+from shardstream.local.local_server import free_ports
 from shardstream.local.processes import ServerProcess
 
 DEBEZIUM_VERSION = "3.6.0.Final"
@@ -48,6 +47,7 @@ plugin.discovery=service_load
 producer.batch.size=262144
 producer.linger.ms=5
 producer.compression.type=lz4
+producer.max.request.size={request_bytes}
 """
 # The large queue and batch let it run as fast as it can. A delete is one message, as with us.
 _CONNECTOR = """\
@@ -133,6 +133,7 @@ class Debezium:
                 offsets=self._offsets,
                 plugins=plugins,
                 rest_port=free_ports(1)[0],
+                request_bytes=PEER_MESSAGE_BYTES_MAX,
             )
         )
         self._connector = self._folder / "connector.properties"

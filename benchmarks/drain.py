@@ -13,12 +13,16 @@ from benchmarks.stack import Stack
 from benchmarks.watch import TopicEnd, create_topic, sample_until
 from benchmarks.workloads import COPIED, PLAIN, VARIATIONS, Variation, Workload
 from event_token.errors import Halt
+from shardstream.local.database_server import MysqlServer
+from tests.topics.shard_writer import limit_messages
 from topics.kafka.client import ClientConfig
 
 # One shard with the whole key range.
 ALL = "-"
 # Debezium stores an offset only after a first record.
 FIRST_TABLE = "first"
+# The server whose stretches have no names of columns.
+MINIMAL = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +75,17 @@ class DrainBenchmark:
         create_table(self._server, workload)
         waiting = fill(self._server, workload)
         variations = [variation for variation in VARIATIONS if variation.of == workload.name]
+        stretches = {
+            v.name: self._fill_minimal(workload) if v.has_minimal_metadata else waiting
+            for v in variations
+        }
         turns: list[_DrainTurn] = []
         for run in range(1, runs + 1):
             self._stack.report(f"{workload.name}: run {run} of {runs}")
             turns.append(
                 _DrainTurn(
                     self._drain_ours(waiting),
-                    {v.name: self._drain_ours(waiting, v) for v in variations},
+                    {v.name: self._drain_ours(stretches[v.name], v) for v in variations},
                     self._drain_debezium(waiting),
                     self._drain_mysqlbinlog(waiting) if workload.name in COPIED else None,
                 )
@@ -97,6 +105,19 @@ class DrainBenchmark:
                 name, peer = f"{variation.name}.beside_debezium", f"{debezium.PEER}, no rule"
                 figures += _figures(name, varied, [turn.debezium for turn in turns], peer)
         return figures
+
+    def _fill_minimal(self, workload: Workload) -> Waiting:
+        """Fill another server's binlog, without names of columns; Debezium does not read it.
+
+        What other benchmarks write there afterwards has them again.
+        """
+        server = self._stack.mysql(MINIMAL)
+        create_table(server, workload)
+        try:
+            _set_metadata(server, "MINIMAL")
+            return fill(server, workload)
+        finally:
+            _set_metadata(server, "FULL")
 
     def _store_first_offset(self) -> None:
         """Let Debezium read the tables and a row, and keep the offset that it then stores."""
@@ -138,12 +159,14 @@ class DrainBenchmark:
             self._stack.folder,
             name,
             self._brokers,
-            {ALL: self._server},
+            {ALL: self._stack.mysql(MINIMAL if variation.has_minimal_metadata else 0)},
             settings=variation.settings.format(keyspace=name),
             server_settings=variation.server_settings.format(ca=self._stack.ca),
         )
         producer = OurProducer(keyspace, ALL, start=f"gtid:{waiting.start}")
         log = producer.topics.log
+        if variation.message_bytes_max is not None:
+            limit_messages(self._client, log, variation.message_bytes_max)
         end = TopicEnd(self._client, log)
         end()
         started_at_s = time.monotonic()
@@ -188,6 +211,11 @@ class DrainBenchmark:
         return mysqlbinlog.drain_to_files(
             self._server, waiting, self._stack.folder / f"raw-{waiting.table}"
         )
+
+
+def _set_metadata(server: MysqlServer, metadata: str) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SET GLOBAL binlog_row_metadata = {metadata}")
 
 
 def _check_rows(topic: str, found: int, wanted: int) -> None:

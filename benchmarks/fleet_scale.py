@@ -3,24 +3,25 @@
 Also what counting for metrics costs a producer per commit, and looks at real topics.
 """
 
+import json
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from benchmarks import real_shards
+from benchmarks import fleet_reader, real_shards
 from benchmarks.figures import Figure, Turn, figure
 from benchmarks.stack import Stack
 from event_token import KeyRange
 from event_token.position import ShardPosition, StreamPosition
-from producers.session.counters import ProducerCounters
+from producers.session.context import ProducerCounters
 from producers.settings import ProducerState, ProducerStatus
-from shardstream.commands.fleet.words import as_json_line
+from shardstream.status.keyspace_report import keyspace_json
 from shardstream.status.metrics.families import scrape
 from shardstream.status.metrics.fleet import fleet_families
-from shardstream.status.metrics.producer import producer_families
-from shardstream.status.refresh import FleetState, KeyspaceLook
-from topics.fleet.view import KeyspaceView, ShardLook, keyspace_view
+from shardstream.status.metrics.processes import producer_families
+from shardstream.status.refresh import FleetState, KeyspaceState
+from topics.fleet.view import KeyspaceView, ShardEnds, keyspace_view
 from topics.keyspace.topology import (
     ShardEntry,
     TableVindex,
@@ -36,7 +37,7 @@ VIEW: Final = "scale.view"
 PLANNER: Final = "scale.planner"
 TOPOLOGY: Final = "scale.topology"
 METRICS: Final = "scale.count_commit"
-NAMES: Final = (VIEW, PLANNER, TOPOLOGY, METRICS, real_shards.NAME)
+NAMES: Final = (VIEW, PLANNER, TOPOLOGY, METRICS, real_shards.NAME, fleet_reader.NAME)
 SHARDS: Final = 1_000
 TABLES: Final = 5_000
 # What a producer of a busy shard writes four times a second.
@@ -56,7 +57,13 @@ def run(stack: Stack, names: Sequence[str], *, runs: int, quick: bool) -> list[F
         view = _look()
         figures += [
             _timed(f"{VIEW}.look", "processor ms", runs, rounds, _look),
-            _timed(f"{VIEW}.json", "processor ms", runs, rounds, lambda: as_json_line(view)),
+            _timed(
+                f"{VIEW}.json",
+                "processor ms",
+                runs,
+                rounds,
+                lambda: json.dumps(keyspace_json(view)),
+            ),
             _timed(f"{VIEW}.scrape", "processor ms", runs, rounds, _scraped(view)),
             _peak(f"{VIEW}.memory", runs, _look),
         ]
@@ -83,6 +90,8 @@ def run(stack: Stack, names: Sequence[str], *, runs: int, quick: bool) -> list[F
     if real_shards.NAME in names:
         shards = shard_names(real_shards.SHARDS)
         figures += real_shards.measure(stack, shards, runs=runs, quick=quick)
+    if fleet_reader.NAME in names:
+        figures += fleet_reader.measure(stack, shard_names(fleet_reader.SHARDS), runs=runs)
     return figures
 
 
@@ -157,7 +166,7 @@ def _look() -> KeyspaceView:
     per_shard = TABLES // SHARDS
     progress = _progress(1)
     looks = {
-        name: ShardLook(
+        name: ShardEnds(
             progress, progress.head_us, 1.0, tuple(copies[n * per_shard : (n + 1) * per_shard])
         )
         for n, name in enumerate(names)
@@ -166,7 +175,7 @@ def _look() -> KeyspaceView:
 
 
 def _scraped(view: KeyspaceView) -> Callable[[], bytes]:
-    state = FleetState(1, (KeyspaceLook("commerce", view, 0.0),), _START_US, 1.0)
+    state = FleetState(1, (KeyspaceState("commerce", view, 0.0),), _START_US, 1.0)
     return scrape(lambda: fleet_families(state))
 
 

@@ -131,7 +131,7 @@ def measure(
         with (receiver or _Subscribed)(shards) as receiving:
             writers = [
                 [
-                    _start_writer(server, keyspace, range(nth, count, WRITERS_PER_SHARD), per_s)
+                    start_writer(server, keyspace, range(nth, count, WRITERS_PER_SHARD), per_s)
                     for nth in range(WRITERS_PER_SHARD)
                 ]
                 for server in shards.servers
@@ -151,10 +151,13 @@ def measure(
     ]
 
 
-def _start_writer(
+def start_writer(
     server: MysqlServer, table: str, ids: range, per_s: int
 ) -> "subprocess.Popen[str]":
-    """Start one of WRITERS_PER_SHARD, for the rows with these ids of all `per_s` a second."""
+    """Start one of WRITERS_PER_SHARD, for the rows with these ids of all `per_s` a second.
+
+    In the end it prints the times of its commits.
+    """
     command = [
         sys.executable,
         "-m",

@@ -9,12 +9,12 @@ from pathlib import Path
 from benchmarks.own_memory import peak_mb
 from benchmarks.watch import handles, server_cpu_s
 from event_token.errors import Halt
-from shardstream.commands.declared_topology import ensure_topology
 from shardstream.local.database_server import MysqlServer
 from shardstream.local.processes import ServerProcess
 from shardstream.settings.model import load_settings
+from shardstream.settings.producer_settings import ensure_topology
 from topics.kafka.client import ClientConfig
-from topics.kafka.partition_reader import read_last_committed
+from topics.kafka.partition_reader import read_tail
 from topics.kafka.provisioning import provision_shard
 from topics.names import ShardTopics
 from topics.records.envelope import read_seq
@@ -154,7 +154,7 @@ class OurProducer:
 
     def last_seq(self) -> int:
         """Return the number of records in the shard log, by the `seq` of its last committed one."""
-        last = read_last_committed(self._client, self.topics.log)
+        last = read_tail(self._client, self.topics.log).last
         if last is None:
             return 0
         if last.value is None:

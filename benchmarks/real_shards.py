@@ -7,14 +7,13 @@ from typing import Final
 from benchmarks.figures import Figure, Turn, figure
 from benchmarks.stack import Stack
 from topics.fleet.look import FleetWatch
-from topics.kafka.client import ClientConfig, open_producer
-from topics.kafka.deadline import Deadline
+from topics.kafka.client import ClientConfig, Deadline, open_producer
 from topics.kafka.provisioning import provision_keyspace, provision_schemas_topic, provision_shard
 from topics.keyspace.topology import ShardEntry, Topology, update_topology
 from topics.names import ShardTopics
 from topics.progress.codec import PROGRESS_KEY, encode_progress
 from topics.progress.record import Progress
-from topics.schemas.registry import TopicSchemaIds
+from topics.schemas import TopicSchemaIds
 
 NAME: Final = "scale.fleet"
 SHARDS: Final = 100
@@ -31,13 +30,7 @@ def measure(stack: Stack, names: Sequence[str], *, runs: int, quick: bool) -> li
     """
     config = ClientConfig({"bootstrap.servers": stack.kafka().bootstrap_servers})
     stack.report(f"making the topics of {len(names)} shards")
-    provision_schemas_topic(config)
-    provision_keyspace(config, KEYSPACE)
-    for name in names:
-        provision_shard(config, ShardTopics(KEYSPACE, name))
-    update_topology(
-        config, KEYSPACE, lambda _: Topology(KEYSPACE, 0, tuple(map(ShardEntry, names)))
-    )
+    make_keyspace(config, KEYSPACE, names)
     heartbeats = Heartbeats(config, names)
     for _ in range(_HEARTBEATS):
         heartbeats.write()
@@ -102,3 +95,14 @@ def _later(watch: FleetWatch, heartbeats: Heartbeats) -> tuple[float, float]:
         took = time.monotonic() - began_s, time.process_time() - processor_s
         if not view.held_by or deadline.passed:
             return took
+
+
+def make_keyspace(config: ClientConfig, keyspace: str, names: Sequence[str]) -> None:
+    """Make the topics of all shards, and the topology in which they serve."""
+    provision_schemas_topic(config)
+    provision_keyspace(config, keyspace)
+    for name in names:
+        provision_shard(config, ShardTopics(keyspace, name))
+    update_topology(
+        config, keyspace, lambda _: Topology(keyspace, 0, tuple(map(ShardEntry, names)))
+    )

@@ -30,13 +30,12 @@ from databases.internal_tables import create_internal_tables
 from event_token import Flavor
 from event_token.errors import Halt
 from resharding.apply.applier import ApplierSettings, run_applier
-from resharding.bookkeeping import read_checkpoints, write_plan
-from resharding.plan.reshard_plan import ReshardPlan
-from resharding.server import ReshardServer, open_session
-from shardstream.commands.reshard.run import GARBAGE_AFTER
+from resharding.bookkeeping import ReshardPlan, read_checkpoints, write_plan
+from resharding.servers import ReshardServer, open_session
+from shardstream.commands.reshard import GARBAGE_AFTER
 from shardstream.local.database_server import MysqlServer
 from topics.keyspace.topology import TableVindex
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 from topics.start.positions import resolve_start_of
 from topics.start.start_forms import StartWord
 

@@ -17,12 +17,12 @@ from benchmarks.stack import Stack
 from event_token import Flavor, KeyRange
 from event_token.errors import Halt, Retry, UsageError
 from resharding.apply.applier import ApplierSettings, run_applier
-from resharding.plan.create import CreateRequest, create_reshard
-from resharding.plan.reshard_plan import ReshardPlan
-from resharding.server import ReshardServer
+from resharding.bookkeeping import ReshardPlan
+from resharding.create import CreateRequest, create_reshard
+from resharding.servers import ReshardServer
 from resharding.switch.executor import run_switch
-from resharding.switch.settings import SwitchSettings
-from resharding.verify.verification import VerifySettings, verify_target
+from resharding.switch.shard_writes import SwitchSettings
+from resharding.verification import VerifySettings, verify_target
 from shardstream.local.database_server import MysqlServer
 from topics.kafka.client import ClientConfig
 from topics.keyspace.vindexes import vindex_named

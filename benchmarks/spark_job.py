@@ -23,16 +23,16 @@ from benchmarks.figures import MicroBatch
 from benchmarks.spark_files import FORMATS, RowFiles
 from benchmarks.spark_read import BATCH_PARTS, CHANGELOG, NARROW, NOOP, SparkReading
 from benchmarks.watch import tree_cpu_s
-from spark_consumers.change_log.delta_commit import ROWS_MARK
-from spark_consumers.change_log.run import run_changelog
+from sinks.lake.change_log.delta_commit import ROWS_MARK
+from spark_consumers.change_log import run_changelog
 from spark_consumers.session import build_session
 from spark_consumers.source.data_source import SOURCE_FORMAT
 
 CORES = 2
 QUERY_S_MAX = 300
 # What a query needs that follows rows: the image, and what orders it. Without `absent` and
-# `off_calendar` a NULL in the image might stand for either.
-NARROW_COLUMNS = "op,after,absent,off_calendar,shard,seq,timestamp_us"
+# `invalid_dates` a NULL in the image might stand for either.
+NARROW_COLUMNS = "op,after,absent,invalid_dates,shard,seq,timestamp_us"
 
 # Reads all rows with a new checkpoint in the folder that it is given.
 Way = Callable[[Path], list[MicroBatch]]

@@ -7,7 +7,7 @@ from typing import Self
 from rich.console import Console
 
 from shardstream.local.cache_server import RedisServer
-from shardstream.local.database_server import Account, MysqlServer
+from shardstream.local.database_server import LocalAccount, MysqlServer
 from shardstream.local.kafka_cluster import VERSION as KAFKA_VERSION
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.postgres_server import PostgresServer
@@ -93,7 +93,7 @@ class Stack:
             server = MysqlServer(
                 self.folder / f"mysql-{number}",
                 server_id=SERVER_ID_FIRST + number,
-                account=Account("shardstream", secrets.token_hex(8)),
+                account=LocalAccount("shardstream", secrets.token_hex(8)),
                 extra_args=(
                     *FAST_FILL,
                     f"--ssl-ca={self._certificates.ca}",
@@ -113,7 +113,7 @@ class Stack:
         replica = MysqlServer(
             self.folder / f"replica-{number}",
             server_id=REPLICA_ID_FIRST + number,
-            account=Account(primary.user, primary.password),
+            account=LocalAccount(primary.user, primary.password),
             extra_args=FAST_FILL,
             die_with_parent=True,
             report=self.report,

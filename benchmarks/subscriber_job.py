@@ -3,13 +3,16 @@
 A process of its own, so that its processor time is that of the reader alone.
 """
 
+import http.client
 import io
 import json
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import fastavro
 from confluent_kafka import Consumer, TopicPartition
@@ -18,13 +21,15 @@ from benchmarks.own_memory import peak_mb
 from benchmarks.registry_server import serving_schemas
 from shardstream import ClientConfig, Subscriber
 from topics.names import ShardTopics
-from topics.records.wire import WIRE_HEADER_BYTES
-from topics.schemas.registry import open_schema_ids
+from topics.records.table_shape import WIRE_HEADER_BYTES
+from topics.schemas import open_schema_ids
 
 # The first rows start threads and connections, and are not measured.
 WARM_UP_ROWS = 20_000
 IDLE_S = 60.0
 CONSUME_MAX = 1_000
+CHUNK_BYTES_MAX = 1024 * 1024
+ROW_BEGIN = b'{"type": "ROW", '
 # As in two_shards, whose imports would count as memory of the reader.
 SHARDS = ("-80", "80-")
 
@@ -104,6 +109,41 @@ def _messages(keyspace: str, config: ClientConfig) -> Iterator[list[bytes]]:
         yield [message.value() or b"" for message in consumer.consume(CONSUME_MAX, IDLE_S)]
 
 
+def ndjson(url: str) -> Iterator[int]:
+    """Read lines of a stream over HTTP, without parsing them."""
+    rest = b""
+    with _answer(url, "application/x-ndjson") as answer:
+        while chunk := answer.read1(CHUNK_BYTES_MAX):
+            lines, found, rest = (rest + chunk).rpartition(b"\n")
+            yield (lines + found).count(ROW_BEGIN)
+
+
+def arrow(url: str) -> Iterator[int]:
+    """Read Arrow record batches of a stream over HTTP."""
+    # The other ways' peak of memory is without it.
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    with _answer(url, "application/vnd.apache.arrow.stream") as answer:
+        source = pa.PythonFile(answer, mode="r")
+        while True:
+            with pa.ipc.open_stream(source) as reader:
+                is_rows = b"table" in (reader.schema.metadata or {})
+                for batch in reader:
+                    yield batch.num_rows if is_rows else 0
+
+
+@contextmanager
+def _answer(url: str, accept: str) -> Iterator[http.client.HTTPResponse]:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=IDLE_S)
+    connection.request("GET", f"{parts.path}?{parts.query}", headers={"accept": accept})
+    try:
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
+STREAM_WAYS: dict[str, Callable[[str], Iterator[int]]] = {"ndjson": ndjson, "arrow": arrow}
 WAYS: dict[str, Callable[[str, ClientConfig], Iterator[int]]] = {
     "events": events,
     "images": images,
@@ -123,8 +163,10 @@ def main(job_path: Path, result_path: Path) -> None:
     """Read all rows of the job; write rows, seconds and processor seconds of the measured part."""
     job = json.loads(job_path.read_text())
     config = ClientConfig({"bootstrap.servers": job["brokers"]})
+    way, url = job["way"], job["url"]
+    reading = WAYS[way](job["keyspace"], config) if url is None else STREAM_WAYS[way](url)
     done, warm, begun_s, begun_cpu_s = 0, 0, 0.0, 0.0
-    for rows in WAYS[job["way"]](job["keyspace"], config):
+    for rows in reading:
         done += rows
         if not warm and done >= WARM_UP_ROWS:
             warm, begun_s, begun_cpu_s = done, time.monotonic(), _cpu_s()

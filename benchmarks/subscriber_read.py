@@ -1,13 +1,17 @@
-"""Reads a backlog of two shards without Spark, beside confluent-kafka on the same logs."""
+"""Reads a backlog of two shards without Spark, beside confluent-kafka on the same logs.
+
+And over HTTP, beside the Subscriber; processor time and memory are then those of the server.
+"""
 
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 from benchmarks.figures import PER_MESSAGES, Figure, Turn, figure
 from benchmarks.stack import Stack
+from benchmarks.stream_server import StreamServer
 from benchmarks.two_shards import SHARDS, TwoShards
 from benchmarks.workloads import Workload
 from event_token.errors import Halt
@@ -15,7 +19,9 @@ from event_token.errors import Halt
 EVENTS = "subscriber.events"
 IMAGES = "subscriber.images"
 BATCHES = "subscriber.batches"
-NAMES = (EVENTS, IMAGES, BATCHES)
+NDJSON = "streams.ndjson"
+ARROW = "streams.arrow"
+NAMES = (EVENTS, IMAGES, BATCHES, NDJSON, ARROW)
 # confluent-kafka's extras avro and schemaregistry bring it; without them fastavro decodes alone.
 HAS_DESERIALIZER = all(map(find_spec, ("attrs", "authlib", "cachetools", "httpx2")))
 DECODED = (
@@ -28,7 +34,11 @@ PEERS = {
     EVENTS: ("consume", "confluent-kafka, undecoded"),
     IMAGES: DECODED,
     BATCHES: DECODED,
+    NDJSON: ("images", "Subscriber, its rows"),
+    ARROW: ("batches", "Subscriber, batches"),
 }
+# Of a server that reads for a client.
+STREAMS = (NDJSON, ARROW)
 KEYSPACE = "read"
 TABLE = "read_rows"
 ROWS_PER_TRANSACTION = 100
@@ -60,7 +70,8 @@ def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list
         ours, theirs = [], []
         for number in range(1, runs + 1):
             stack.report(f"{name}: run {number} of {runs}")
-            ours.append(_read(stack, shards, way, rows))
+            read = _read_stream if name in STREAMS else _read
+            ours.append(read(stack, shards, way, rows))
             theirs.append(_read(stack, shards, other, rows))
         both = list(zip(ours, theirs, strict=True))
         rates = [Turn(a.rows / a.seconds, b.rows / b.seconds) for a, b in both]
@@ -78,10 +89,21 @@ def _cpu_per_100k(reading: Reading) -> float:
     return reading.cpu_s / reading.rows * PER_MESSAGES
 
 
-def _read(stack: Stack, shards: TwoShards, way: str, rows: int) -> Reading:
-    """Run `benchmarks.subscriber_job`. Halt when it fails or does not end."""
+def _read_stream(stack: Stack, shards: TwoShards, way: str, rows: int) -> Reading:
+    """Read from a new server, of which the processor time and the memory are."""
+    with StreamServer(shards.settings) as server:
+        url = f"{server.url}/v1/streams/{KEYSPACE}?start=earliest"
+        begun_cpu_s = server.cpu_s()
+        reading = _read(stack, shards, way, rows, url)
+        cpu_s = (server.cpu_s() - begun_cpu_s) * reading.rows / rows
+        return replace(reading, cpu_s=cpu_s, peak_mb=server.peak_mb())
+
+
+def _read(stack: Stack, shards: TwoShards, way: str, rows: int, url: str | None = None) -> Reading:
+    """Run `benchmarks.subscriber_job`, at a URL for a stream. Halt if it fails or does not end."""
     job_path, result_path = (stack.folder / f"{way}.{name}" for name in ("job", "result"))
-    job = {"brokers": shards.client.brokers, "keyspace": KEYSPACE, "way": way, "rows": rows}
+    job: dict[str, object] = {"way": way, "rows": rows, "keyspace": KEYSPACE, "url": url}
+    job["brokers"] = shards.client.brokers
     job_path.write_text(json.dumps(job))
     command = [sys.executable, "-m", "benchmarks.subscriber_job", str(job_path), str(result_path)]
     try:

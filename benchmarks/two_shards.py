@@ -10,9 +10,9 @@ from benchmarks.stack import Stack
 from benchmarks.workloads import Workload
 from event_token.errors import Halt
 from shardstream.local.kafka_cluster import KafkaCluster
-from topics.kafka.partition_reader import read_last_committed
+from topics.kafka.partition_reader import read_tail
 from topics.progress.codec import decode_progress
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 
 SHARDS = ("-80", "80-")
 # Catching up with a million rows takes seconds; after this time a producer hangs.
@@ -37,6 +37,7 @@ class TwoShards:
             dict(zip(SHARDS, self.servers, strict=True)),
         )
         self.client = self._keyspace.client
+        self.settings = self._keyspace.settings
         self._producers = [
             OurProducer(self._keyspace, shard, start=f"gtid:{executed_set(server)}")
             for shard, server in zip(SHARDS, self.servers, strict=True)
@@ -84,7 +85,7 @@ class TwoShards:
         for producer in self._producers:
             while True:
                 producer.check_alive()
-                last = read_last_committed(self.client, producer.topics.progress)
+                last = read_tail(self.client, producer.topics.progress).last
                 head_us = 0
                 if last is not None and last.value is not None:
                     head_us = decode_progress(last.value, schema_ids).head_us

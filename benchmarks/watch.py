@@ -19,6 +19,8 @@ SAMPLE_S = 0.05
 ANSWER_S_MAX = 10.0
 # Ten times slower than any peer has been on two cores: what takes longer hangs.
 DRAIN_S_MAX = 300.0
+# Of peers, which know no parts: the largest rows of the workloads go in one message.
+PEER_MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 # Parts of a Spark process, and how the names of the JVM's threads begin.
 JVM_THREADS = {"JVM, compiling": ("C1 Comp", "C2 Comp"), "JVM, garbage": ("GC Thr", "G1 ")}
 JVM_TASKS, PYTHON = "JVM, else", "Python"
@@ -197,7 +199,8 @@ def create_topic(config: ClientConfig, topic: str) -> None:
     admin = open_admin(config)
     deadline = time.monotonic() + ANSWER_S_MAX
     with kafka_errors(f"creating topic {topic}", config.brokers):
-        wanted = NewTopic(topic, num_partitions=1, replication_factor=1)
+        settings = {"max.message.bytes": str(PEER_MESSAGE_BYTES_MAX)}
+        wanted = NewTopic(topic, num_partitions=1, replication_factor=1, config=settings)
         admin.create_topics([wanted])[topic].result(ANSWER_S_MAX)
         while admin.list_topics(topic, ANSWER_S_MAX).topics[topic].error is not None:
             if time.monotonic() > deadline:

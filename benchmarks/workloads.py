@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from topics.kafka.topic_settings import RECORD_BYTES_MIN
+
 SINGLE_ROW: Final = "drain.single_row"
 ROWS_100: Final = "drain.rows_100"
+MIXED_SIZES: Final = "drain.mixed_sizes"
 # Those that `mysqlbinlog --raw` copies too: it decodes no row, so others would add nothing.
 COPIED: Final = frozenset({SINGLE_ROW, ROWS_100})
 
@@ -38,6 +41,9 @@ _WIDE_ROW = "{id}" + "".join(
     for n in range(1, _WIDE_COLUMNS)
 )
 _TEXT_BYTES = 64 * 1024
+# One row of a transaction is larger than Kafka's default limit of a message, the others are small.
+_LARGE_TEXT_BYTES = 1536 * 1024
+_MIXED_ROWS = 100
 _JSON_ROW = (
     "{id}, JSON_OBJECT('id', {id}, 'name', CONCAT('customer ', {id}), 'tags', "
     "JSON_ARRAY('a', 'b', {id} % 7), 'address', JSON_OBJECT('city', 'Bergen', 'zip', 5003, "
@@ -105,6 +111,16 @@ _FULL: Final = (
         row=f"{{id}}, REPEAT(CONCAT('line ', {{id}}, '; '), {_TEXT_BYTES} DIV 12)",
     ),
     Workload(
+        MIXED_SIZES,
+        240,
+        _MIXED_ROWS,
+        columns="id BIGINT NOT NULL PRIMARY KEY, body MEDIUMTEXT CHARACTER SET utf8mb4",
+        row=(
+            f"{{id}}, REPEAT(CONCAT('line ', {{id}}, '; '), "
+            f"IF({{id}} % {_MIXED_ROWS} = 0, {_LARGE_TEXT_BYTES} DIV 12, 10))"
+        ),
+    ),
+    Workload(
         "drain.json_100",
         3_000,
         100,
@@ -139,8 +155,9 @@ class Variation:
 
     `settings`: further tables of the settings file, `{keyspace}` being its keyspace.
     `server_settings`: further lines of the server's table, `{ca}` being the file of the server's
-    certificate authority. `is_beside_peer`: also compare with Debezium's drain of the same turn,
-    without such settings.
+    certificate authority. `message_bytes_max`: the limit of the log's topic; None is our own.
+    `has_minimal_metadata`: drain the same rows from a server that logs no names of columns.
+    `is_beside_peer`: also compare with Debezium's drain of the same turn, without such settings.
     """
 
     name: str
@@ -148,6 +165,8 @@ class Variation:
     beside: str
     settings: str = ""
     server_settings: str = ""
+    message_bytes_max: int | None = None
+    has_minimal_metadata: bool = False
     is_beside_peer: bool = False
 
 
@@ -159,6 +178,7 @@ _RULE = """\
 table = "bench.rows_100"
 where = "id > 0 AND customer BETWEEN 0 AND 20000 AND amount IS NOT NULL"
 """
+_PROVED = '[producer]\nmetadata = "proved"\n'
 _TLS = 'tls = {{ca = "{ca}"}}\n'
 VARIATIONS: Final = (
     Variation("drain.single_row.unchecked", SINGLE_ROW, "CRC32 checked", settings=_UNCHECKED),
@@ -172,4 +192,17 @@ VARIATIONS: Final = (
         is_beside_peer=True,
     ),
     Variation("drain.rows_100.tls", ROWS_100, "without TLS", server_settings=_TLS),
+    Variation(
+        "drain.rows_100.proved",
+        ROWS_100,
+        "names in the binlog",
+        settings=_PROVED,
+        has_minimal_metadata=True,
+    ),
+    Variation(
+        "drain.mixed_sizes.in_parts",
+        MIXED_SIZES,
+        "whole messages",
+        message_bytes_max=RECORD_BYTES_MIN,
+    ),
 )

@@ -24,7 +24,7 @@ class MapperFailed(Halt):
 class CannotJudge(Exception):  # noqa: N818 - what a mapper says
     """Raised by a mapper that cannot tell which keys a row touches: every key may be.
 
-    All values of the cache are taken out of use, so it is for what is rare.
+    All values of the cache are taken out of use, so it is for rare changes.
     """
 
 
@@ -32,7 +32,7 @@ class KeyMap:
     """The cache keys of each table's rows, by functions that `of` registers.
 
     A mapper is called with every row image, before and after: a changed key names both. It must
-    give the same keys for the same image, whatever the time. Columns that the image lacks, such as
+    give the same keys for the same image, at any time. Columns that the image lacks, such as
     those that binlog_row_image=MINIMAL leaves out, raise MissingColumn: nothing is guessed.
     """
 
@@ -122,7 +122,7 @@ def _keys(mapper: Mapper, image: _Image, event: VEvent) -> list[str]:
     if wrong:
         raise MapperFailed(
             f"{_where(event)}: the mapper of {event.database}.{event.table} gave {wrong[0]!r}, "
-            f"which is not a cache key: keys are texts that are not empty"
+            f"which is not a cache key: a key is a string that is not empty"
         )
     return keys
 

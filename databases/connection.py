@@ -1,16 +1,18 @@
 """Connections to a database server, and the one place where PyMySQL's errors become ours."""
 
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from pymysql.connections import Connection
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT, ER
 from pymysql.err import MySQLError
 
 from databases.errors import LoginRefused, ServerLost, ServerRefused, ServerSilent
+from databases.internal_tables import create_internal_tables
 from databases.server import DatabaseServer, TlsSettings
+from databases.sql import rows
 from event_token.errors import ShardstreamError
 
 CONNECT_TIMEOUT_S: Final = 10
@@ -23,7 +25,7 @@ ACCESS_REFUSED: Final = frozenset(
     {1044, 1045, 1130, 1142, 1143, 1227, 1251, 1698, 1820, 1862, 2026, 2059, 2061, 3118, 3159, 4151}
 )
 # Of these: the account or its password.
-_LOGIN_REFUSED: Final = frozenset({1045, 1698})
+LOGIN_REFUSED: Final = frozenset({1045, 1698})
 # Killed or aborted connections, shutdown, deadlock, lock wait timeout, read only (a failover).
 _TRANSIENT: Final = frozenset(
     {1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1205, 1213, 1290, 1317, 1792, 1927}
@@ -53,20 +55,35 @@ def open_connection(
     `many_statements` allows several statements per packet. Raises ServerRefused on credentials,
     privileges or certificates, ServerSilent where none answers, ServerLost on anything else.
     """
+    arguments = {
+        "charset": "utf8mb4",
+        "autocommit": True,
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "read_timeout": answer_timeout_s,
+        "write_timeout": answer_timeout_s,
+        "client_flag": CLIENT.MULTI_STATEMENTS if many_statements else 0,
+        "init_command": _SESSION,
+        **_tls_arguments(server.tls),
+    }
+    password = server.current_password()
+    try:
+        return _connect(server, password, arguments)
+    except LoginRefused:
+        # A password that was kept may have been changed before its time.
+        renewed = server.renewed_password(password)
+        if renewed == password:
+            raise
+        return _connect(server, renewed, arguments)
+
+
+def _connect(server: DatabaseServer, password: str, arguments: dict[str, Any]) -> Any:
     with server_errors(server, "connecting to", _not_connected):
         return Connection(
             host=server.host,
             port=server.port,
             user=server.user,
-            password=server.current_password(),
-            charset="utf8mb4",
-            autocommit=True,
-            connect_timeout=CONNECT_TIMEOUT_S,
-            read_timeout=answer_timeout_s,
-            write_timeout=answer_timeout_s,
-            client_flag=CLIENT.MULTI_STATEMENTS if many_statements else 0,
-            init_command=_SESSION,
-            **_tls_arguments(server.tls),
+            password=password,
+            **arguments,
         )
 
 
@@ -88,7 +105,7 @@ def _tls_arguments(tls: TlsSettings | None) -> dict[str, Any]:
 def known_error(code: int, text: str, where: str) -> ShardstreamError | None:
     """ServerRefused, ServerLost, or None for an error of the statement itself. Pure."""
     message = f"{where}: server error {code}: {text}"
-    if code in _LOGIN_REFUSED:
+    if code in LOGIN_REFUSED:
         return LoginRefused(message)
     if code in ACCESS_REFUSED:
         return ServerRefused(message)
@@ -150,3 +167,33 @@ def error_text(error: MySQLError) -> str:
 
 def _text(error: MySQLError) -> str:
     return str(error.args[1]) if len(error.args) > 1 else str(error)
+
+
+_TABLE_MISSING: Final = frozenset({ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE})
+
+
+def rows_if_there(
+    connection: Any, query: str, values: Sequence[Any] = ()
+) -> list[tuple[Any, ...]] | None:
+    """All rows of a query over our tables; None if one of them does not exist."""
+    try:
+        return rows(connection, query, values)
+    except MySQLError as error:
+        if error_code(error) not in _TABLE_MISSING:
+            raise
+    return None
+
+
+def write_row(connection: Any, table: str, statement: str, values: Sequence[Any]) -> int:
+    """Execute a statement that writes to one of our tables; create it first if it is missing.
+
+    Return how many rows it has affected.
+    """
+    with connection.cursor() as cursor:
+        try:
+            return int(cursor.execute(statement, values))
+        except MySQLError as error:
+            if error_code(error) not in _TABLE_MISSING:
+                raise
+            create_internal_tables(connection, (table,))
+            return int(cursor.execute(statement, values))

@@ -3,8 +3,6 @@
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
-from databases.sql import rows
-
 INTERNAL_DATABASE: Final = "_shardstream"
 
 HEARTBEAT: Final = f"{INTERNAL_DATABASE}.heartbeat"
@@ -17,20 +15,23 @@ MARKER: Final = f"{INTERNAL_DATABASE}.marker"
 IDENTITY: Final = f"{INTERNAL_DATABASE}.identity"
 
 _COLUMNS: Final = {
-    # Written on the primary, while a replica is read or always: how far who reads it is.
-    HEARTBEAT: "shard VARCHAR(128) NOT NULL PRIMARY KEY, at_us BIGINT NOT NULL",
-    # The marks of a reshard: END on sources, BEGIN on targets, CANCELLED on both. A server may hold
-    # shards of several keyspaces; rows of earlier releases have none.
+    # Written on the primary, always or while a replica is read: how far its readers are. `at_us`
+    # is of the clock that commits have, the others an interval of true time, NULL if unknown. A
+    # server may hold shards of several keyspaces.
+    HEARTBEAT: "shard VARCHAR(128) NOT NULL, at_us BIGINT NOT NULL, at_min_us BIGINT NULL, "
+    "at_max_us BIGINT NULL, keyspace VARCHAR(128) NOT NULL, PRIMARY KEY (keyspace, shard)",
+    # The marks of a reshard: END on sources, BEGIN on targets, CANCELLED on both.
     JOURNAL: "reshard_id VARCHAR(64) NOT NULL, kind VARCHAR(16) NOT NULL, "
     "sources TEXT NOT NULL, targets TEXT NOT NULL, hop_time_us BIGINT NULL, "
-    "keyspace VARCHAR(128) NOT NULL DEFAULT '', PRIMARY KEY (keyspace, reshard_id)",
+    "keyspace VARCHAR(128) NOT NULL, PRIMARY KEY (keyspace, reshard_id)",
     # How far a target has each source; its token is the origin of the rows behind it.
     CHECKPOINT: "reshard_id VARCHAR(64) NOT NULL, source_shard VARCHAR(128) NOT NULL, "
     "seq BIGINT NOT NULL, position LONGTEXT NOT NULL, timestamp_us BIGINT NOT NULL, "
     "token MEDIUMTEXT NOT NULL, PRIMARY KEY (reshard_id, source_shard)",
     # Which shards of a reshard are sources and which are targets.
     ROLE: "reshard_id VARCHAR(64) NOT NULL, shard VARCHAR(128) NOT NULL, "
-    "role VARCHAR(16) NOT NULL, PRIMARY KEY (reshard_id, shard)",
+    "role VARCHAR(16) NOT NULL, keyspace VARCHAR(128) NOT NULL, "
+    "PRIMARY KEY (keyspace, reshard_id, shard)",
     # What `reshard create` decided, so that applier and verify need nothing else.
     PLAN: "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, plan LONGTEXT NOT NULL",
     # The result of the last comparison.
@@ -49,24 +50,6 @@ def create_internal_tables(connection: Any, tables: Collection[str] = tuple(_COL
     with connection.cursor() as cursor:
         for statement in create_statements(tables):
             cursor.execute(statement)
-    if JOURNAL in tables:
-        upgrade_journal(connection)
-
-
-def upgrade_journal(connection: Any) -> None:
-    """Add the column for the keyspace to the journal of an earlier release, if there is one."""
-    names = rows(
-        connection,
-        "SELECT column_name FROM information_schema.columns "
-        "WHERE table_schema = %s AND table_name = 'journal'",
-        (INTERNAL_DATABASE,),
-    )
-    if names and ("keyspace",) not in names:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                f"ALTER TABLE {JOURNAL} ADD COLUMN keyspace VARCHAR(128) NOT NULL DEFAULT '', "
-                f"DROP PRIMARY KEY, ADD PRIMARY KEY (keyspace, reshard_id)"
-            )
 
 
 def create_statements(tables: Iterable[str]) -> list[str]:
@@ -79,3 +62,10 @@ def create_statements(tables: Iterable[str]) -> list[str]:
             for table in tables
         ),
     ]
+
+
+# (database, table). A dump of all databases, and a change made by hand, write them as rows.
+SECRET_TABLES: Final = frozenset(
+    ("mysql", table)
+    for table in ("user", "global_priv", "password_history", "servers", "slave_master_info")
+)

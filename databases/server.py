@@ -1,9 +1,27 @@
 """How to reach a database server. Plain values; no password appears in a repr."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
 
+from credentials.errors import SecretUnavailable
+from credentials.secret import Secret
+from databases.errors import LoginRefused
 from event_token.errors import UsageError
+
+# How long a server may be away, or refuse a login that has worked, unless settings say otherwise: a
+# restart or failover takes seconds to minutes; beyond that an operator must look.
+OUTAGE_S: Final = 600.0
+
+
+class Platform(StrEnum):
+    """Who runs a server. PLAIN: its users, who may set variables and option files themselves."""
+
+    PLAIN = "plain"
+    RDS = "rds"
+    AURORA = "aurora"
+    CLOUD_SQL = "cloudsql"
+    AZURE = "azure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +46,32 @@ class TlsSettings:
 class DatabaseServer:
     """A server and the account to use there. Without `tls` the connection is in clear text.
 
-    `read_password` reads the password again, for each connection: it may have been changed.
+    A `Secret` is read for each connection: it may have been changed.
     """
 
     host: str
     port: int
     user: str
-    password: str = field(repr=False)
+    password: str | Secret = field(repr=False)
     tls: TlsSettings | None = None
-    read_password: Callable[[], str] | None = field(
-        default=None, repr=False, compare=False, kw_only=True
-    )
 
     def current_password(self) -> str:
-        """The password as it is now."""
-        return self.password if self.read_password is None else self.read_password()
+        """The password as it is now. LoginRefused if it cannot be had."""
+        if isinstance(self.password, str):
+            return self.password
+        try:
+            return self.password.read()
+        except SecretUnavailable as error:
+            raise LoginRefused(str(error)) from error
+
+    def renewed_password(self, refused: str) -> str:
+        """Return another password than the one refused, `refused` itself if there is none."""
+        if isinstance(self.password, str):
+            return refused
+        try:
+            return self.password.renewed(refused)
+        except SecretUnavailable as error:
+            raise LoginRefused(str(error)) from error
 
     @property
     def name(self) -> str:

@@ -1,9 +1,17 @@
 """What a server knows of itself: its version, clock, executed transactions, role and identity."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from databases.sql import rows
+from pymysql.constants import ER
+from pymysql.err import MySQLError
+
+from databases.connection import error_code
+from databases.errors import ServerRefused
+from databases.grants import read_account
+from databases.server import DatabaseServer
+from databases.sql import named_rows, rows
 from event_token import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet
 from event_token.errors import Retry
 from event_token.mariadb_gtid import parse_mariadb_gtid
@@ -16,6 +24,26 @@ MYSQL_SAYS_REPLICA: Final = (8, 0, 22)
 _READ_ONLY_AND_CHANNELS: Final = (
     "SELECT @@GLOBAL.read_only, (SELECT COUNT(*) FROM mysql.slave_master_info "
     "WHERE channel_name NOT LIKE 'group\\_replication\\_%')"
+)
+
+
+# What a server says to an account that may not see the sources that it follows.
+_SOURCES_NOT_SHOWN: Final = frozenset(
+    {ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, ER.NO_SUCH_TABLE}
+)
+# How many sources a MySQL server follows, as many as SHOW REPLICA STATUS has rows: also where the
+# performance schema is off. Members of a group have channels of their own, which neither counts.
+SOURCES_FOLLOWED: Final = (
+    "(SELECT COUNT(*) FROM performance_schema.replication_connection_configuration "
+    "WHERE host <> '' AND channel_name NOT LIKE 'group\\_replication\\_%')"
+)
+# In microseconds, as of the statement's start.
+SERVER_CLOCK: Final = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
+_MYSQL_MOMENT: Final = f"SELECT {SERVER_CLOCK}, @@GLOBAL.gtid_executed"
+_MARIADB_MOMENT: Final = f"SELECT {SERVER_CLOCK}, @@GLOBAL.gtid_binlog_pos"
+_MARIADB_ROLE: Final = (
+    "(SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS "
+    "WHERE VARIABLE_NAME = 'SLAVES_RUNNING'), @@GLOBAL.gtid_slave_pos, @@GLOBAL.read_only"
 )
 
 
@@ -35,38 +63,9 @@ class ServerHistory:
     purged: GtidSet
 
 
-class ServerFacts(Protocol):
-    """What can be asked of a server of either family."""
-
-    flavor: Flavor
-
-    def moment(self, connection: Any) -> ServerMoment:
-        """Clock and executed set."""
-        ...
-
-    def history(self, connection: Any) -> ServerHistory:
-        """Executed and purged sets."""
-        ...
-
-    def before_file(self, connection: Any, name: str) -> GtidSet:
-        """All that was logged, here or in binlogs that are gone, before this file began."""
-        ...
-
-    def is_replica(self, connection: Any) -> bool:
-        """Whether the server applies another one's changes, now or when it is told to go on."""
-        ...
-
-    def takes_writes(self, connection: Any) -> bool:
-        """Whether the server is a primary that applications may write to: no replica, writable."""
-        ...
-
-    def own_name(self, connection: Any) -> str:
-        """The server's own identifier in the GTIDs of transactions it commits."""
-        ...
-
-    def binlog_state(self, connection: Any) -> dict[tuple[int, int], int]:
-        """MariaDB: the last number in the binlogs by domain and server. MySQL: empty."""
-        ...
+def binlog_files(connection: Any) -> list[str]:
+    """The names of a server's binlog files, oldest first."""
+    return [str(row[0]) for row in rows(connection, "SHOW BINARY LOGS")]
 
 
 class MysqlFacts:
@@ -74,23 +73,43 @@ class MysqlFacts:
 
     flavor = Flavor.MYSQL
 
+    def __init__(self) -> None:
+        """Take the account for one that may see the sources, until the server refuses it."""
+        self._sees_sources = True
+
     def moment(self, connection: Any) -> ServerMoment:
-        """See ServerFacts. The clock is taken at the statement's start, before the set is read."""
-        [(clock_us, executed)] = rows(
-            connection,
-            "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED), @@GLOBAL.gtid_executed",
-        )
+        """Clock, as of the statement's start, and executed set, which is read after it."""
+        [(clock_us, executed)] = rows(connection, _MYSQL_MOMENT)
         return ServerMoment(int(clock_us), _one_line(executed))
 
+    def moment_and_role(self, connection: Any) -> tuple[ServerMoment, bool]:
+        """`moment` and `is_replica`, which is read no earlier than the clock.
+
+        By one statement where the account may see the sources: SHOW REPLICA STATUS describes 60
+        columns each time, which costs the client three times as much as all the rest.
+        """
+        if self._sees_sources:
+            try:
+                [(clock_us, executed, sources)] = rows(
+                    connection, f"{_MYSQL_MOMENT}, {SOURCES_FOLLOWED}"
+                )
+            except MySQLError as error:
+                if error_code(error) not in _SOURCES_NOT_SHOWN:
+                    raise
+                self._sees_sources = False
+            else:
+                return ServerMoment(int(clock_us), _one_line(executed)), sources > 0
+        return self.moment(connection), self.is_replica(connection)
+
     def history(self, connection: Any) -> ServerHistory:
-        """See ServerFacts. One statement: a purge between two would look like a loss."""
+        """Executed and purged sets. One statement: a purge between two would look like a loss."""
         [(executed, purged)] = rows(
             connection, "SELECT @@GLOBAL.gtid_executed, @@GLOBAL.gtid_purged"
         )
         return ServerHistory(MysqlGtidSet.parse(executed), MysqlGtidSet.parse(purged))
 
     def before_file(self, connection: Any, name: str) -> GtidSet:
-        """See ServerFacts. The file's second event says it."""
+        """All that was logged, here or in binlogs that are gone, before this file began."""
         found = rows(connection, "SHOW BINLOG EVENTS IN %s LIMIT 2", (name,))
         texts = [str(row[5]) for row in found if row[2] == "Previous_gtids"]
         if len(texts) != 1:
@@ -99,21 +118,24 @@ class MysqlFacts:
         return MysqlGtidSet.parse(_one_line(texts[0]))
 
     def is_replica(self, connection: Any) -> bool:
-        """See ServerFacts."""
+        """Whether the server applies another one's changes, now or once it is started again."""
         [(version,)] = rows(connection, "SELECT @@version")
         return bool(rows(connection, replica_status_statement(version)))
 
     def takes_writes(self, connection: Any) -> bool:
-        """See ServerFacts. SHOW REPLICA STATUS would need one more grant than SELECT."""
+        """Whether the server is a primary that applications may write to: no replica, writable.
+
+        SHOW REPLICA STATUS would need one more grant than SELECT.
+        """
         [(read_only, channels)] = rows(connection, _READ_ONLY_AND_CHANNELS)
         return not is_on(read_only) and not channels
 
     def own_name(self, connection: Any) -> str:
-        """See ServerFacts."""
+        """The server's own identifier in the GTIDs of transactions it commits."""
         return str(rows(connection, "SELECT @@server_uuid")[0][0])
 
     def binlog_state(self, connection: Any) -> dict[tuple[int, int], int]:
-        """See ServerFacts."""
+        """MariaDB: the last number in the binlogs by domain and server. MySQL: empty."""
         del connection
         return {}
 
@@ -124,17 +146,19 @@ class MariadbFacts:
     flavor = Flavor.MARIADB
 
     def moment(self, connection: Any) -> ServerMoment:
-        """See ServerFacts."""
-        [(clock_us, executed)] = rows(
-            connection,
-            "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED), @@GLOBAL.gtid_binlog_pos",
-        )
+        """See MysqlFacts."""
+        [(clock_us, executed)] = rows(connection, _MARIADB_MOMENT)
         return ServerMoment(int(clock_us), _one_line(executed))
 
+    def moment_and_role(self, connection: Any) -> tuple[ServerMoment, bool]:
+        """See MysqlFacts."""
+        [(clock_us, executed, *role)] = rows(connection, f"{_MARIADB_MOMENT}, {_MARIADB_ROLE}")
+        return ServerMoment(int(clock_us), _one_line(executed)), _follows(*role)
+
     def history(self, connection: Any) -> ServerHistory:
-        """See ServerFacts. What is purged is what stood before the oldest binlog's first event."""
+        """See MysqlFacts. What is purged is what stood before the oldest binlog's first event."""
         for _ in range(PURGE_RACE_ATTEMPTS):
-            oldest = rows(connection, "SHOW BINARY LOGS")[0][0]
+            oldest = binlog_files(connection)[0]
             [(purged, executed, *known)] = rows(
                 connection,
                 "SELECT BINLOG_GTID_POS(%s, 4), @@GLOBAL.gtid_binlog_pos, "
@@ -148,7 +172,7 @@ class MariadbFacts:
         raise Retry(message)
 
     def before_file(self, connection: Any, name: str) -> GtidSet:
-        """See ServerFacts. The file's GTID list says it."""
+        """See MysqlFacts. The file's GTID list says it."""
         [(before,)] = rows(connection, "SELECT BINLOG_GTID_POS(%s, 4)", (name,))
         if before is None:
             message = f"binlog {name} was purged while it was looked at"
@@ -156,29 +180,31 @@ class MariadbFacts:
         return MariadbGtidSet.parse(before)
 
     def is_replica(self, connection: Any) -> bool:
-        """See ServerFacts. SHOW REPLICA STATUS would need one more grant.
+        """See MysqlFacts. SHOW REPLICA STATUS would need one more grant.
 
         Where replication is stopped, what it has applied and `read_only` tell.
         """
-        if int(rows(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")[0][1]) > 0:
-            return True
-        [(applied, read_only)] = rows(connection, "SELECT @@GLOBAL.gtid_slave_pos, @@read_only")
-        return bool(applied) and is_on(read_only)
+        [role] = rows(connection, f"SELECT {_MARIADB_ROLE}")
+        return _follows(*role)
 
     def takes_writes(self, connection: Any) -> bool:
-        """See ServerFacts."""
+        """See MysqlFacts."""
         [(read_only,)] = rows(connection, "SELECT @@GLOBAL.read_only")
         return not is_on(read_only) and not self.is_replica(connection)
 
     def own_name(self, connection: Any) -> str:
-        """See ServerFacts."""
+        """See MysqlFacts."""
         return str(rows(connection, "SELECT @@server_id")[0][0])
 
     def binlog_state(self, connection: Any) -> dict[tuple[int, int], int]:
-        """See ServerFacts."""
+        """See MysqlFacts."""
         [(state,)] = rows(connection, "SELECT @@GLOBAL.gtid_binlog_state")
         gtids = [parse_mariadb_gtid(part) for part in str(state).split(",") if part]
         return {(domain, server): number for domain, server, number in gtids}
+
+
+# What can be asked of a server of either family.
+ServerFacts = MysqlFacts | MariadbFacts
 
 
 def facts_of(flavor: Flavor) -> ServerFacts:
@@ -210,6 +236,89 @@ def version_of(text: str) -> tuple[int, int, int]:
     return major, minor, patch
 
 
+def _follows(running: object, applied: object, read_only: object) -> bool:
+    """What the values of _MARIADB_ROLE say."""
+    return int(str(running)) > 0 or (bool(applied) and is_on(read_only))
+
+
 def _one_line(gtid_set: str) -> str:
     # MySQL prints a line break after each comma.
     return gtid_set.replace("\n", "")
+
+
+# MariaDB's own privilege for it; before that the account must be able to stop replication too.
+_REPLICA_MONITOR_FROM: Final = (10, 5, 9)
+
+
+def status_privilege(version: str) -> str:
+    """The privilege that shows an account how a server of that `@@version` replicates. Pure."""
+    if "mariadb" not in version.lower():
+        return "REPLICATION CLIENT"
+    monitors = version_of(version) >= _REPLICA_MONITOR_FROM
+    return "REPLICA MONITOR" if monitors else "REPLICATION SLAVE ADMIN"
+
+
+class StatusNotShown(ServerRefused):
+    """Raised when an account may not ask how a server replicates; `fix` is the GRANT."""
+
+    def __init__(self, name: str, text: str, fix: str) -> None:
+        self.fix = fix
+        super().__init__(f"{name} does not say how it replicates: {text}. Fix: {fix}")
+
+
+def replica_status(connection: Any, server: DatabaseServer) -> list[dict[str, Any]]:
+    """One row per source that the server follows. StatusNotShown without the privilege."""
+    [(text,)] = rows(connection, "SELECT @@version")
+    try:
+        return named_rows(connection, replica_status_statement(text))
+    except MySQLError as error:
+        if error_code(error) != ER.SPECIFIC_ACCESS_DENIED_ERROR:
+            raise
+        fix = f"GRANT {status_privilege(text)} ON *.* TO {read_account(connection).name};"
+        raise StatusNotShown(server.name, str(error.args[1]), fix) from error
+
+
+# Reported beside the filters, and harmless with these values (in upper case).
+_HARMLESS: Final = {
+    "replicate_annotate_row_events": ("ON", "OFF"),
+    "replicate_events_marked_for_skip": ("REPLICATE",),
+}
+_IGNORED_TABLES: Final = ("replicate_ignore_table", "replicate_wild_ignore_table")
+# Hosted servers keep their state in tables of this schema, and do not replicate those.
+_SYSTEM_TABLES: Final = "mysql."
+
+
+def filters_in(state: Mapping[str, Any]) -> dict[str, str]:
+    """The filters among a server's status fields, by their names in lower case. Pure."""
+    found = {}
+    for field, value in state.items():
+        name, text = field.lower(), str(value or "").strip()
+        if not name.startswith(("replicate_", "binlog_do_db", "binlog_ignore_db")):
+            continue
+        if text and not _is_harmless(name, text):
+            found[name] = text
+    return found
+
+
+def _is_harmless(name: str, text: str) -> bool:
+    if name in _IGNORED_TABLES:
+        return all(table.strip().startswith(_SYSTEM_TABLES) for table in text.split(","))
+    return text.upper() in _HARMLESS.get(name, ())
+
+
+START_SNAPSHOT: Final = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
+# Within a snapshot it shows the snapshot's own place, to any account. Another session's SHOW STATUS
+# can change what this one shows, so it is asked before and after the read.
+SHOW_PLACE: Final = "SHOW STATUS LIKE 'binlog_snapshot_%'"
+
+# File and offset of a binlog.
+Place = tuple[str, int]
+
+
+def snapshot_place(found: Iterable[tuple[Any, ...]]) -> Place:
+    """The place in the rows of SHOW_PLACE; ("", 0) on a server without a binlog. Pure."""
+    values = {str(name).lower(): value for name, value in found}
+    return (
+        str(values.get("binlog_snapshot_file", "")),
+        int(values.get("binlog_snapshot_position", 0)),
+    )

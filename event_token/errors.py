@@ -8,9 +8,10 @@
         └── TakenOver    another process does this work: do not start this one again (status 3)
 
 Every package derives its errors from these four, in its own `errors.py`: `topics.errors`,
-`topics.kafka.errors`, `databases.errors`, `producers.errors`, `producers.decoder.errors`,
-`producers.copy.errors`, `producers.filters.errors`, `resharding.errors`, `caching.errors`,
-`spark_consumers.errors`. Only the errors of parsing a value stand beside its class.
+`topics.kafka.errors`, `credentials.errors`, `databases.errors`, `producers.errors`,
+`producers.decoder.errors`, `producers.copy.definition`, `producers.filters.rules`,
+`resharding.errors`, `caching.errors`, `sinks.errors`. Only the errors of parsing a value stand
+beside its class.
 """
 
 

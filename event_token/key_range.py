@@ -63,16 +63,16 @@ class KeyRange:
         return f"{self.start.hex()}-{self.end.hex()}"
 
     def contains(self, keyspace_id: bytes) -> bool:
-        """Tell whether the range contains the id."""
+        """Return whether the range contains the id."""
         lower, upper = self._bounds
         return lower <= keyspace_id and (upper is None or keyspace_id < upper)
 
     def overlaps(self, other: "KeyRange") -> bool:
-        """Tell whether the two ranges have ids in common."""
+        """Return whether the two ranges have ids in common."""
         return self.intersection(other) is not None
 
     def includes(self, other: "KeyRange") -> bool:
-        """Tell whether this range contains every id of `other`."""
+        """Return whether this range contains every id of `other`."""
         (my_lower, my_upper), (lower, upper) = self._bounds, other._bounds  # noqa: SLF001
         return my_lower <= lower and (my_upper is None or (upper is not None and upper <= my_upper))
 
@@ -94,7 +94,7 @@ class KeyRange:
 
 
 def tiles(ranges: Iterable[KeyRange], whole: KeyRange) -> bool:
-    """Tell whether the ranges, in any order, cover `whole` exactly, without gap or overlap."""
+    """Return whether the ranges, in any order, cover `whole` exactly, without gap or overlap."""
     ordered = sorted(ranges, key=lambda key_range: _fraction(key_range.start))
     if not ordered or _fraction(ordered[0].start) != _fraction(whole.start):
         return False
@@ -105,7 +105,7 @@ def tiles(ranges: Iterable[KeyRange], whole: KeyRange) -> bool:
 
 
 def covers(ranges: Iterable[KeyRange], whole: KeyRange) -> bool:
-    """Tell whether every id of `whole` lies in one of the ranges, which may overlap."""
+    """Return whether every id of `whole` lies in one of the ranges, which may overlap."""
     end = _fraction(whole.end)
     reached = _fraction(whole.start)
     for key_range in sorted(ranges, key=lambda key_range: _fraction(key_range.start)):

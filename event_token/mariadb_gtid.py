@@ -2,7 +2,7 @@
 
 `0-1-100` says that in domain 0 everything up to transaction 100 of server 1 has been executed. It
 does not say which server wrote the numbers before, and after a failover that lost transactions that
-is what tells two histories apart: where server 1 wrote 0-1-4 and 0-1-5 alone, and server 2, which
+distinguishes two histories: where server 1 wrote 0-1-4 and 0-1-5 alone, and server 2, which
 never got them, went on with 0-2-4, the higher number does not include the lower one. So a position
 also holds earlier GTIDs that it knows to be in its history, its *trail*: `0-1-3,0-2-8` is at 0-2-8,
 and server 1 wrote number 3. `gtid_binlog_state` has this form; a producer adds to the trail when
@@ -45,7 +45,7 @@ SERVER_MAX = 2**32 - 1
 SEQUENCE_MAX = 2**64 - 1
 
 # Every record carries its position, so a trail names the newest changes of writer alone. What is
-# older cannot be told apart any more: it counts to the oldest one that is left.
+# older can no longer be distinguished: it counts to the oldest one that is left.
 TRAIL_MAX: Final = 16
 
 _GTID = re.compile(r"([0-9]{1,20})-([0-9]{1,20})-([0-9]{1,20})")
@@ -200,7 +200,7 @@ class MariadbGtidSet(GtidSetBase):
         )
 
     def includes(self, other: GtidSetBase) -> bool:
-        """Tell whether this position is proven to include everything that `other` does."""
+        """Return whether this position is proven to include everything that `other` does."""
         theirs = self._same_flavor(other)
         for domain, trail in theirs.branches:  # noqa: SIM110 - a generator takes twice as long
             if not _has(self.branches, domain, trail[-1]):
@@ -208,7 +208,7 @@ class MariadbGtidSet(GtidSetBase):
         return True
 
     def reaches(self, other: GtidSetBase) -> bool:
-        """Tell whether the numbers of this position are above the other's, whoever wrote them.
+        """Return whether the numbers of this position are above the other's, whoever wrote them.
 
         Or the same ones of the same servers. It is for positions that are known by other means to
         be of one history.
@@ -249,7 +249,7 @@ class MariadbGtidSet(GtidSetBase):
         return MariadbGtidSet(tuple(sorted(kept, key=_by_last)))
 
     def contains_gtid(self, gtid_text: str) -> bool:
-        """Tell whether the position is proven to include a single GTID such as `0-1-5`."""
+        """Return whether the position is proven to include a single GTID such as `0-1-5`."""
         domain, server, number = parse_mariadb_gtid(gtid_text)
         return _has(self.branches, domain, (server, number))
 
@@ -292,7 +292,7 @@ def parse_mariadb_gtid(text: str) -> tuple[int, int, int]:
 
 
 def _has(branches: Branches, domain: int, last: Last) -> bool:
-    """Tell whether one of the branches is known to have the transaction of a domain."""
+    """Return whether one of the branches is known to have the transaction of a domain."""
     for at, trail in branches:  # noqa: SIM110 - a generator takes twice as long
         if at == domain and _proves(trail, last):
             return True
@@ -300,7 +300,7 @@ def _has(branches: Branches, domain: int, last: Last) -> bool:
 
 
 def _proves(trail: Trail, last: Last) -> bool:
-    """Tell whether a history with this trail is known to have the transaction."""
+    """Return whether a history with this trail is known to have the transaction."""
     server, number = last
     for writer, reached in trail:
         if reached >= number:
@@ -309,9 +309,16 @@ def _proves(trail: Trail, last: Last) -> bool:
 
 
 def _merged(trail: Trail, other: Iterable[Last]) -> Trail:
-    """Return the trail with what another one of the same history knows of the numbers below."""
-    writers = {number: server for server, number in other if number < trail[-1][1]}
-    return _trail(writers | {number: server for server, number in trail})
+    """Return the trail with what another one of the same history knows of the numbers below.
+
+    No history has one number of two servers; from two that contradict each other the lower counts,
+    whichever is asked first.
+    """
+    writers = {number: server for server, number in trail}
+    for server, number in other:
+        if number < trail[-1][1]:
+            writers[number] = min(server, writers.get(number, server))
+    return _trail(writers)
 
 
 def _trail(writers: Mapping[int, int]) -> Trail:

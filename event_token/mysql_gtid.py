@@ -1,7 +1,7 @@
 """GTID sets of MySQL, with tags and gaps: `uuid:1-5:7,uuid:1-5:tag:1-5`."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
@@ -16,14 +16,67 @@ from event_token.gtid_flavor import (
     parse_number,
     split_parts,
 )
-from event_token.gtid_intervals import (
-    Interval,
-    Intervals,
-    includes,
-    intersect,
-    normalise,
-    subtract,
-)
+
+Interval = tuple[int, int]
+Intervals = tuple[Interval, ...]
+
+
+def normalise(intervals: Iterable[Interval]) -> Intervals:
+    """Return the canonical form of intervals in any order, touching or overlapping or not."""
+    merged: list[Interval] = []
+    for first, last in sorted(intervals):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def intersect(mine: Intervals, other: Intervals) -> Intervals:
+    """Return the numbers in both."""
+    common: list[Interval] = []
+    i = j = 0
+    while i < len(mine) and j < len(other):
+        first = max(mine[i][0], other[j][0])
+        last = min(mine[i][1], other[j][1])
+        if first <= last:
+            common.append((first, last))
+        if mine[i][1] < other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(common)
+
+
+def subtract(mine: Intervals, other: Intervals) -> Intervals:
+    """Return the numbers in `mine` that are not in `other`."""
+    left: list[Interval] = []
+    j = 0
+    for first, last in mine:
+        start = first
+        while j < len(other) and other[j][1] < start:
+            j += 1
+        k = j
+        while k < len(other) and other[k][0] <= last:
+            if start < other[k][0]:
+                left.append((start, other[k][0] - 1))
+            start = other[k][1] + 1
+            k += 1
+        if start <= last:
+            left.append((start, last))
+    return tuple(left)
+
+
+def includes(mine: Intervals, other: Intervals) -> bool:
+    """Return whether `mine` contains all of `other`."""
+    i = 0
+    for first, last in other:
+        while i < len(mine) and mine[i][1] < first:
+            i += 1
+        if i == len(mine) or mine[i][0] > first or mine[i][1] < last:
+            return False
+    return True
+
 
 # The server's bound: GNO_END is 2**63 - 1 and is never assigned.
 GNO_MAX = 2**63 - 2
@@ -109,7 +162,7 @@ class MysqlGtidSet(GtidSetBase):
         return self._by_server(other, subtract)
 
     def includes(self, other: GtidSetBase) -> bool:
-        """Tell whether this set contains all of `other`."""
+        """Return whether this set contains all of `other`."""
         theirs = self._same_flavor(other)
         mine = dict(self.servers)
         for tsid, intervals in theirs.servers:  # noqa: SIM110 - a generator takes twice as long
@@ -118,7 +171,7 @@ class MysqlGtidSet(GtidSetBase):
         return True
 
     def reaches(self, other: GtidSetBase) -> bool:
-        """Tell the same as `includes`: of MariaDB's positions it compares the numbers alone."""
+        """Return the same as `includes`: of MariaDB's positions it compares the numbers alone."""
         return self.includes(other)
 
     def beyond(self, other: GtidSetBase) -> "MysqlGtidSet":
@@ -126,7 +179,7 @@ class MysqlGtidSet(GtidSetBase):
         return self.subtract(other)
 
     def contains_gtid(self, gtid_text: str) -> bool:
-        """Tell whether the set contains a GTID such as `uuid:5` or `uuid:tag:5`."""
+        """Return whether the set contains a GTID such as `uuid:5` or `uuid:tag:5`."""
         sid, tag, gno = parse_mysql_gtid(gtid_text)
         return includes(dict(self.servers).get((sid, tag), ()), ((gno, gno),))
 

@@ -34,6 +34,20 @@ def seal(version: int, fields: bytes) -> str:
 
 def unseal(version: int, text: str) -> bytes:
     """Return the fields of a string made by `seal`; OpaqueError on anything else."""
+    body = _unsealed(text)
+    if body[0] != version:
+        raise OpaqueError(
+            f"its version byte is {body[0]}, not {version}: it is of another kind or release"
+        )
+    return body[1:]
+
+
+def version_of(text: str) -> int:
+    """Return the version byte of a string made by `seal`, which says what it is of."""
+    return _unsealed(text)[0]
+
+
+def _unsealed(text: str) -> bytes:
     if len(text) > OPAQUE_CHARS_MAX:
         raise OpaqueError(f"{len(text)} characters, over {OPAQUE_CHARS_MAX}")
     if _URL_SAFE.fullmatch(text) is None:
@@ -49,11 +63,7 @@ def unseal(version: int, text: str) -> bytes:
     body, checksum = framed[:-_CHECKSUM_BYTES], framed[-_CHECKSUM_BYTES:]
     if crc32(body).to_bytes(_CHECKSUM_BYTES) != checksum:
         raise OpaqueError("its checksum is wrong: it was truncated or changed")
-    if body[0] != version:
-        raise OpaqueError(
-            f"its version byte is {body[0]}, not {version}: it is of another kind or release"
-        )
-    return body[1:]
+    return body
 
 
 class FieldWriter:

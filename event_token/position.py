@@ -1,7 +1,7 @@
 """The position of a reader of the merged stream: one offset per shard, and the frontier."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Self, cast
 
@@ -33,6 +33,8 @@ class ShardPosition:
     offset: int
     seq: int
     token: EventToken | None
+    # As a stream position has it, once one has been written.
+    _written: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -143,17 +145,42 @@ class StreamPosition:
         )
 
 
+def later_of(a: StreamPosition, b: StreamPosition) -> StreamPosition:
+    """Return the position up to which everything before `a` and before `b` has been read."""
+    if a.epoch < b.epoch:
+        a, b = b, a
+    shards = {
+        shard: _later_shard(at, b.shards[shard]) if shard in b.shards else at
+        for shard, at in a.shards.items()
+    }
+    return replace(a, frontier_us=max(a.frontier_us, b.frontier_us), shards=shards)
+
+
+def _later_shard(a: ShardPosition, b: ShardPosition) -> ShardPosition:
+    return a if a.seq >= b.seq else b
+
+
 def _check_number(name: str, value: int) -> None:
     if not 0 <= value <= NUMBER_MAX:
         raise PositionError(f"{name} {value} of a stream position is outside 0..{NUMBER_MAX}")
 
 
 def _write_shard(writer: FieldWriter, at: ShardPosition) -> None:
+    written = at._written  # noqa: SLF001 - of this module
+    if written is None:
+        written = _written_shard(at)
+        object.__setattr__(at, "_written", written)
+    writer.raw(written)
+
+
+def _written_shard(at: ShardPosition) -> bytes:
+    writer = FieldWriter()
     writer.unsigned(at.offset)
     writer.unsigned(at.seq)
     writer.unsigned(at.token is not None)
     if at.token is not None:
         write_token(writer, at.token)
+    return writer.getvalue()
 
 
 def _read_shard(reader: FieldReader) -> ShardPosition:

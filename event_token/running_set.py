@@ -12,7 +12,6 @@ from uuid import UUID
 from mypy_extensions import i64
 
 from event_token.gtid_flavor import GtidError
-from event_token.gtid_intervals import Interval
 from event_token.mariadb_gtid import (
     DOMAIN_MAX,
     SEQUENCE_MAX,
@@ -22,7 +21,7 @@ from event_token.mariadb_gtid import (
     MariadbGtidSet,
     Trail,
 )
-from event_token.mysql_gtid import GNO_MAX, MysqlGtidSet, Tsid, check_tag
+from event_token.mysql_gtid import GNO_MAX, Interval, MysqlGtidSet, Tsid, check_tag
 
 SID_BYTES = 16
 

@@ -1,6 +1,6 @@
 """The event token: a point in the history of one shard, and the order of two such points."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
 
@@ -42,6 +42,8 @@ class EventToken:
     shard: str
     position: GtidSet
     origin: "EventToken | None" = None
+    # Its fields as `write_token` appends them, once that has been called.
+    _written: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -86,6 +88,15 @@ class EventToken:
 
 def write_token(writer: FieldWriter, token: EventToken) -> None:
     """Append the fields of a token, including its origin."""
+    written = token._written  # noqa: SLF001 - of this module
+    if written is None:
+        written = _written_fields(token)
+        object.__setattr__(token, "_written", written)
+    writer.raw(written)
+
+
+def _written_fields(token: EventToken) -> bytes:
+    writer = FieldWriter()
     flags = 0
     if token.timestamp_us is not None:
         flags |= _HAS_TIMESTAMP
@@ -100,6 +111,7 @@ def write_token(writer: FieldWriter, token: EventToken) -> None:
     writer.text(str(token.position))
     if token.origin is not None:
         write_token(writer, token.origin)
+    return writer.getvalue()
 
 
 def read_token(reader: FieldReader, *, may_have_origin: bool = True) -> EventToken:

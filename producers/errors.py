@@ -1,12 +1,14 @@
-"""The producer's own errors; each derives from a kind in `event_token.errors`.
+"""The producer's own errors, and the commands that get past a transaction that stops a shard.
 
-`Fenced`, which comes from Kafka, is in `topics.kafka.errors`.
+Each error derives from a kind in `event_token.errors`. `Fenced`, which comes from Kafka, is in
+`topics.kafka.errors`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from databases.errors import ServerLost, ServerRefused
-from event_token.errors import Halt, Rebuild, ShardstreamError, UsageError
+from event_token.errors import Halt, Rebuild, Retry, ShardstreamError, UsageError
+from topics.names import ShardTopics
 
 
 class BinlogPurged(UsageError):  # noqa: N818 - named by what happened
@@ -45,8 +47,12 @@ class ReplicaBehindLog(ServerLost):
     """Raised when a replica has not yet applied what the log holds."""
 
 
+class ClockUnknown(Retry):
+    """Raised when nothing says how far this host's clock may be off."""
+
+
 class StreamFailed(Rebuild):
-    """Raised when a server cannot send its binlogs on: the next connect tells why, or fails too."""
+    """Raised when a server cannot send its binlogs on: the next connect shows why, or fails too."""
 
 
 class BetterServer(Rebuild):
@@ -64,7 +70,6 @@ class StopsBehindOthers(Rebuild):
     """
 
     def __init__(self, gtid: str, error: ShardstreamError) -> None:
-        """Name the transaction, and what stops the shard there."""
         super().__init__(str(error))
         self.gtid = gtid
         self.error = error
@@ -74,9 +79,20 @@ class StopPassed(Rebuild):
     """Raised at a transaction that an operator's order passes; all before it is committed."""
 
     def __init__(self, gtid: str, error: ShardstreamError) -> None:
-        """Name the transaction, and what would stop the shard there."""
         super().__init__(str(error))
         self.gtid = gtid
+
+
+class AnswerTooLate(Rebuild):
+    """Raised when the rows so far can wait no longer for what is asked about a table.
+
+    The next session goes on with the question where this one ends, so these are bounded by what is
+    waited for.
+    """
+
+
+class TableLocked(Halt):
+    """Raised when a lock keeps a table's definition from being asked for, for too long."""
 
 
 class TransactionTooLong(PublisherSpent):
@@ -99,7 +115,55 @@ class Problem:
         return f"{self.where}: {self.what}. Fix: {self.fix}"
 
 
+@dataclass(slots=True)
+class Findings:
+    """Problems, for which a shard's producer is not started, and warnings for its operator."""
+
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
 def refused(problems: list[Problem]) -> ServerRefused:
     """One error that lists all problems of a preflight."""
     lines = [f"the preflight found {len(problems)} problem(s):", *(f"  {p}" for p in problems)]
     return ServerRefused("\n".join(lines))
+
+
+def skip_advice(topics: ShardTopics, gtid: str, *, force: bool = False) -> str:
+    """How to pass the transaction that stops the shard.
+
+    `force`: another attempt may pass it, so that `skip` cannot see for itself that it stops.
+    """
+    option = " --force" if force else ""
+    return (
+        f"If nothing else helps, pass this transaction, whose changes will then be missing from "
+        f"the log: shardstream skip {topics.keyspace} {topics.shard} --gtid {gtid}{option} "
+        f"--reason TEXT (where many stop the shard, --until GTID or --table TABLE instead of "
+        f"--gtid passes all)"
+    )
+
+
+def lost_advice(topics: ShardTopics, lost: str) -> str:
+    """How to go on with a primary that lacks transactions which the log holds."""
+    return (
+        f"If the server is right, go on without them; a SKIP record shows it to readers: "
+        f"shardstream skip {topics.keyspace} {topics.shard} --lost {lost} --reason TEXT"
+    )
+
+
+def out_of_order_advice(topics: ShardTopics, gtid: str) -> str:
+    """How to pass transactions of MariaDB whose numbers ran backwards."""
+    return (
+        "Pass them, with the first one behind them whose number is above the log's; the changes of "
+        "all of them will then be missing from the log, and the SKIP record names them: "
+        f"shardstream skip {topics.keyspace} {topics.shard} --gtid {gtid} --reason TEXT"
+    )
+
+
+def no_number_above(gtid: str) -> str:
+    """What to do first where no transaction has a number above the log's yet."""
+    return (
+        "The server has given no number above the log's yet. First commit one harmless "
+        "transaction with such a number (SET gtid_seq_no = NUMBER, in domain "
+        f"{gtid.partition('-')[0]}). "
+    )

@@ -5,18 +5,77 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, ClassVar, Literal
 
-from databases.server import DatabaseServer
+from pydantic import ConfigDict, Field
+
+from databases.server import OUTAGE_S, DatabaseServer, Platform
 from event_token import Flavor
 from event_token.errors import UsageError
+from producers.clock import ClockSource, ConstantBound
 from producers.filters.rules import FilterSettings
-from producers.options import CopySettings, ProducerOptions
-from producers.preflight.typed_columns import NOTHING_DECLARED, TypedColumns
+from producers.typed_columns import NOTHING_DECLARED, TypedColumns
 from topics.kafka.client import ClientConfig
 from topics.kafka.topic_settings import TopicSettings
 from topics.keyspace.topology import TableVindex
+from topics.names import ShardTopics
 from topics.progress.record import Skipped
 from topics.start.start_forms import parse_producer_start
+
+# A misspelt setting that is silently ignored could lose data.
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """The choices for all producers; the defaults favour 20 ms from commit to reader.
+
+    `heartbeat_ms`: how often the head of an idle shard advances; below 10 ms it would only load
+    the server. `heartbeat_rows`: when rows are written on the primary, while a replica is streamed
+    from or always, which gives fresh reads a time. `commit_ms`, `commit_rows`: the shortest time
+    between two commits, and the records that a commit gathers. `accept_loss_at_server_crash`:
+    follow primaries whose binlog may lose its end in a crash. `metadata`: names of columns are
+    logged in the binlog, or proved by the catalog. `max_clock_ahead_ms`: commit times
+    further ahead of this host's clock are cut; readers look back 60 s, so no clock may be further
+    ahead. `text_as_bytes`: columns (database.table.column) whose text is logged as the server's
+    bytes. `max_replica_lag_ms`: a server that lags another one by more is left; each change of
+    server costs about a second. `outage_s`: how long servers or brokers may be away, or refuse a
+    login that has worked, or a table may be locked, before a producer or an applier ends.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    heartbeat_ms: Annotated[int, Field(ge=10, le=60_000)] = 250
+    heartbeat_rows: Literal["replicas", "always"] = "replicas"
+    commit_ms: Annotated[int, Field(ge=1, le=60_000)] = 20
+    commit_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 5_000
+    max_clock_ahead_ms: Annotated[int, Field(ge=0, lt=60_000)] = 5_000
+    verify_checksum: bool = True
+    metadata: Literal["logged", "proved"] = "logged"
+    accept_unlogged_cascades: bool = False
+    accept_loss_at_server_crash: bool = False
+    text_as_bytes: frozenset[str] = frozenset()
+    max_replica_lag_ms: Annotated[int, Field(ge=100, le=3_600_000)] = 10_000
+    outage_s: Annotated[float, Field(ge=1, le=604_800)] = OUTAGE_S
+
+
+@dataclass(frozen=True, slots=True)
+class CopySettings:
+    """How rows that tables already hold are copied.
+
+    `chunk_ms`: how long one SELECT may take; chunks grow and shrink to it, up to `chunk_rows_max`.
+    `tables_at_once`: tables that are copied in parallel, over one connection each. The copy waits
+    while the server runs more than `max_threads_running` threads, and while another server of the
+    shard lags by more than `max_replica_lag_ms` (None: not checked).
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    chunk_ms: Annotated[int, Field(ge=10, le=10_000)] = 500
+    chunk_rows_max: Annotated[int, Field(ge=10, le=1_000_000)] = 100_000
+    tables_at_once: Annotated[int, Field(ge=1, le=64)] = 4
+    max_threads_running: Annotated[int, Field(ge=1)] | None = None
+    max_replica_lag_ms: Annotated[int, Field(ge=0)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +99,8 @@ class ShardProducerSettings(ProducerOptions):
     `topics`: how topics that do not exist yet are created.
     `server_id`: of the replication connection; None takes a random one from a high range.
     `vindexes`: of the keyspace's topology. `typed_columns`: for MariaDB only.
+    `platform`: who runs the servers; None asks each of them. `host_clock`: how far the clock of
+    this host may be off, for heartbeat rows.
     """
 
     keyspace: str
@@ -54,7 +115,9 @@ class ShardProducerSettings(ProducerOptions):
     vindexes: tuple[TableVindex, ...] = ()
     filters: FilterSettings = FilterSettings()  # noqa: RUF009 - frozen, and has no state
     typed_columns: TypedColumns = NOTHING_DECLARED
-    copy: CopySettings = CopySettings()  # noqa: RUF009 - likewise
+    copy: CopySettings = CopySettings()
+    platform: Platform | None = None
+    host_clock: ClockSource = ConstantBound()  # noqa: RUF009 - frozen, and has no state
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work; a flavor may be given by name."""
@@ -74,6 +137,11 @@ class ShardProducerSettings(ProducerOptions):
             problems.append(f"text_as_bytes {unclear[0]!r} is not database.table.column")
         if problems:
             raise UsageError(f"{self.keyspace}.{self.shard}: {'; '.join(problems)}")
+
+    @property
+    def shard_topics(self) -> ShardTopics:
+        """The topics that the producer writes."""
+        return ShardTopics(self.keyspace, self.shard)
 
 
 class ProducerState(StrEnum):

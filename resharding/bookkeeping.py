@@ -1,14 +1,80 @@
-"""What a reshard keeps on its servers: plan, checkpoints, roles and verify results."""
+"""What a reshard keeps on its servers: its plan, checkpoints, roles and verify results."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from databases.catalog import read_entry
 from databases.internal_tables import CHECKPOINT, INTERNAL_DATABASE, PLAN, ROLE, VERIFIED
 from databases.sql import rows, text_literal
-from event_token import StreamPosition
+from event_token import KeyRange, ShardName, StreamPosition
 from event_token.errors import Halt
-from resharding.plan.reshard_plan import ReshardPlan
+from topics.keyspace.topology import TableVindex
+
+# The version of the JSON layout; any other is refused.
+LAYOUT_VERSION = 1
+
+
+def range_of(shards: Iterable[str]) -> KeyRange:
+    """The range from the first to the last of one or more shards."""
+    ranges = [ShardName.parse(shard).key_range for shard in shards]
+    open_end = any(not part.end for part in ranges)
+    return KeyRange(
+        min(part.start for part in ranges), b"" if open_end else max(part.end for part in ranges)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReshardPlan:
+    """A reshard from its creation on.
+
+    `start`: the position of the sources at which appliers start, as its opaque string.
+    `agreed_seqs`: per source, the last seq at which the targets' tables are known to match: DDL
+    up to there is taken into account.
+    """
+
+    reshard_id: str
+    keyspace: str
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    tables: tuple[TableVindex, ...]
+    start: str
+    agreed_seqs: dict[str, int]
+
+    def to_json(self) -> str:
+        """The text that is stored on the targets."""
+        return json.dumps(
+            {
+                "version": LAYOUT_VERSION,
+                "reshard_id": self.reshard_id,
+                "keyspace": self.keyspace,
+                "sources": list(self.sources),
+                "targets": list(self.targets),
+                "tables": [[t.database, t.table, list(t.columns), t.vindex] for t in self.tables],
+                "start": self.start,
+                "agreed_seqs": self.agreed_seqs,
+            },
+        )
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> "ReshardPlan":
+        """Parse a stored plan; Halt on another layout version or invalid text."""
+        try:
+            fields: dict[str, Any] = json.loads(text)
+            if fields["version"] != LAYOUT_VERSION:
+                raise Halt(f"{where}: version {fields['version']} of the reshard's plan is unknown")
+            return cls(
+                reshard_id=fields["reshard_id"],
+                keyspace=fields["keyspace"],
+                sources=tuple(fields["sources"]),
+                targets=tuple(fields["targets"]),
+                tables=tuple(TableVindex(d, t, tuple(c), v) for d, t, c, v in fields["tables"]),
+                start=fields["start"],
+                agreed_seqs=dict(fields["agreed_seqs"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise Halt(f"{where}: the reshard's plan is invalid: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +111,15 @@ def read_checkpoints(connection: Any, reshard_id: str) -> dict[str, Checkpoint]:
     return {source: Checkpoint(source, *rest) for source, *rest in found}
 
 
-def move_statement(reshard_id: str, seq_before: int, checkpoint: Checkpoint) -> str:
-    """A compare-and-set that precedes changes of a source, and leaves the position as it is.
+def move_statement(
+    reshard_id: str, seq_before: int, checkpoint: Checkpoint, *, settles: bool
+) -> str:
+    """A compare-and-set that precedes changes of a source.
 
-    The target's producer makes its token the origin of the rows that follow.
+    The target's producer makes its token the origin of the rows that follow. `settles`: it sets the
+    position that the transaction reaches, too.
     """
-    return _update(reshard_id, seq_before, checkpoint, "")
-
-
-def settle_statement(reshard_id: str, seq_before: int, checkpoint: Checkpoint) -> str:
-    """A compare-and-set like `move_statement`, with the position that the transaction reaches."""
-    position = f", position = {text_literal(checkpoint.position)}"
-    return _update(reshard_id, seq_before, checkpoint, position)
-
-
-def _update(reshard_id: str, seq_before: int, checkpoint: Checkpoint, position: str) -> str:
+    position = f", position = {text_literal(checkpoint.position)}" if settles else ""
     return (
         f"UPDATE {CHECKPOINT} SET seq = {checkpoint.seq}, "
         f"timestamp_us = {checkpoint.timestamp_us}, "
@@ -137,12 +197,7 @@ def reshards_on(connection: Any) -> list[str]:
 
 
 def _has(connection: Any, table: str) -> bool:
-    return rows(
-        connection,
-        "SELECT COUNT(*) FROM information_schema.tables "
-        "WHERE table_schema = %s AND table_name = %s",
-        (INTERNAL_DATABASE, table),
-    ) != [(0,)]
+    return read_entry(connection, INTERNAL_DATABASE, table) is not None
 
 
 def write_verified(
@@ -171,12 +226,12 @@ def void_verified_statement(reshard_id: str) -> str:
     return f"DELETE FROM {VERIFIED} WHERE reshard_id = {text_literal(reshard_id)}"
 
 
-def read_roles(connection: Any, reshard_id: str) -> dict[str, str]:
-    """The roles of a reshard's shards, as far as a server holds any."""
+def keyspaces_with(connection: Any, reshard_id: str) -> set[str]:
+    """The keyspaces that have roles under this id on a server."""
     if not _has(connection, "role"):
-        return {}
-    found = rows(connection, f"SELECT shard, role FROM {ROLE} WHERE reshard_id = %s", (reshard_id,))
-    return dict(found)
+        return set()
+    query = f"SELECT DISTINCT keyspace FROM {ROLE} WHERE reshard_id = %s"
+    return {keyspace for (keyspace,) in rows(connection, query, (reshard_id,))}
 
 
 def write_roles(connection: Any, plan: ReshardPlan) -> None:
@@ -185,6 +240,6 @@ def write_roles(connection: Any, plan: ReshardPlan) -> None:
         for role, shards in (("source", plan.sources), ("target", plan.targets)):
             for shard in shards:
                 cursor.execute(
-                    f"REPLACE INTO {ROLE} VALUES (%s, %s, %s)",
-                    (plan.reshard_id, shard, role),
+                    f"REPLACE INTO {ROLE} VALUES (%s, %s, %s, %s)",
+                    (plan.reshard_id, shard, role, plan.keyspace),
                 )

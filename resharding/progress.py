@@ -1,27 +1,72 @@
 """Where a reshard is, as its servers and logs say, and which command comes next.
 
-Nothing here claims a server, so a running `switch` is not disturbed.
+Also whether a shard's writes are stopped, and by which reshard. Nothing here claims a server, so a
+running `switch` is not disturbed.
 """
 
 import hashlib
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from databases.connection import lost_or_refused, server_errors
+import pymysql
+
+from databases.connection import is_transient, lost_or_refused, rows_if_there, server_errors
+from databases.internal_tables import JOURNAL
 from databases.sql import rows
 from resharding.bookkeeping import VerifyResult, read_checkpoints, read_verified
-from resharding.server import ReshardServer, open_session
-from resharding.stopped_writes import any_account_locked, is_held
+from resharding.servers import ReshardServer, is_account_locked, open_session
 from topics.kafka.client import ClientConfig
 from topics.keyspace.topology import ReshardEntry, ReshardState, Topology
 from topics.names import ShardTopics
 from topics.progress.committed_tail import last_progress
 from topics.progress.copy_topic import CopyState, TableCopy, read_copies
-from topics.progress.record import Mark, MarkKind
-from topics.records.schema_ids import SchemaIds
-from topics.stream.log_marks import marks_at_end
+from topics.progress.record import JournalKind, Mark, MarkKind
+from topics.records.table_shape import SchemaIds
+from topics.stream.target_marks import marks_at_end
+
+
+def any_account_locked(connection: Any, accounts: Sequence[str]) -> bool:
+    """Whether one of the accounts (user@host) that exist on the server is locked."""
+    for account in accounts:
+        user, _, host = account.rpartition("@")
+        try:
+            if is_account_locked(connection, user, host):
+                return True
+        except pymysql.err.MySQLError as error:
+            if is_transient(error):
+                raise
+            # It does not exist here, which `switch` says.
+    return False
+
+
+def read_ended_by(connection: Any, keyspace: str) -> frozenset[str]:
+    """The reshards of a keyspace that have END in the server's journal."""
+    query = f"SELECT reshard_id FROM {JOURNAL} WHERE kind = %s AND keyspace = %s"
+    found = rows_if_there(connection, query, (JournalKind.END.value, keyspace))
+    return frozenset(str(name) for (name,) in found or ())
+
+
+def later_reshards(topology: Topology, shard: str, reshard_id: str) -> frozenset[str]:
+    """Other reshards that may have stopped the writes of a shard since: it is their source.
+
+    A server that is used again may have the END of a shard that it was before.
+    """
+    return frozenset(
+        entry.reshard_id
+        for entry in topology.reshards
+        if entry.reshard_id != reshard_id
+        and shard in entry.sources
+        and entry.state != ReshardState.CANCELLED.value
+    )
+
+
+def is_held(connection: Any, topology: Topology, shard: str, reshard_id: str) -> bool:
+    """Whether a later reshard has END on the shard, so that this one must not open it."""
+    later = later_reshards(topology, shard, reshard_id)
+    return bool(read_ended_by(connection, topology.keyspace) & later)
+
 
 # A failed copy counts: it has to be resumed.
 _NOT_OVER: Final = frozenset((CopyState.COPYING, CopyState.PAUSED, CopyState.FAILED))
@@ -41,7 +86,7 @@ class SourceLog:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceState:
+class SourceProgress:
     """A source: its log, and whether some of the application's accounts are locked.
 
     `held`: a later reshard has END on it, so that only that one may open it.
@@ -61,7 +106,7 @@ class AppliedSource:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetState:
+class TargetProgress:
     """A target: whether its applier runs, what it has applied, and the last comparison.
 
     `differing`: rows that differed at `verified_at_us`, both None before the first comparison.
@@ -92,7 +137,7 @@ def source_log(
     mark = marks_at_end(kafka, topics, schema_ids, is_sharded).get(reshard_id)
     return SourceLog(
         0 if progress is None else progress.last_seq,
-        mark.timestamp_us if mark is not None and mark.kind == "END" else None,
+        mark.timestamp_us if mark is not None and mark.kind is JournalKind.END else None,
         len(copies_not_over(kafka, topics)),
     )
 
@@ -108,18 +153,18 @@ def source_state(
     accounts: Sequence[str],
     reshard_id: str,
     log: SourceLog,
-) -> SourceState:
+) -> SourceProgress:
     """Look at a source. Raises ServerLost, ServerRefused."""
     doing = "looking at the accounts of"
     with open_session(server) as connection, server_errors(server, doing, lost_or_refused):
         locked = any_account_locked(connection, accounts)
         held = is_held(connection, topology, server.shard, reshard_id)
-    return SourceState(log, locked, held)
+    return SourceProgress(log, locked, held)
 
 
 def target_state(
     topology: Topology, server: ReshardServer, accounts: Sequence[str], reshard_id: str
-) -> TargetState:
+) -> TargetProgress:
     """Look at a target. Raises ServerLost, ServerRefused."""
     doing = "looking at the reshard on"
     with open_session(server) as connection, server_errors(server, doing, lost_or_refused):
@@ -128,7 +173,7 @@ def target_state(
         verified = read_verified(connection, reshard_id)
         locked = any_account_locked(connection, accounts)
         held = is_held(connection, topology, server.shard, reshard_id)
-    return TargetState(
+    return TargetProgress(
         holder is not None,
         {source: AppliedSource(at.seq, at.timestamp_us) for source, at in found.items()},
         None if verified is None else verified.at_us,
@@ -147,8 +192,8 @@ def is_old(verified: VerifyResult) -> bool:
 def next_command(
     entry: ReshardEntry,
     keyspace: str,
-    sources: Mapping[str, SourceState],
-    targets: Mapping[str, TargetState],
+    sources: Mapping[str, SourceProgress],
+    targets: Mapping[str, TargetProgress],
     marks: Mapping[str, Mark],
     *,
     silent: Collection[str] = (),
@@ -186,7 +231,7 @@ def next_command(
 
 def _perhaps_closed(
     shards: Sequence[str],
-    states: Mapping[str, SourceState] | Mapping[str, TargetState],
+    states: Mapping[str, SourceProgress] | Mapping[str, TargetProgress],
     silent: Collection[str],
 ) -> str:
     """Which shards are still closed or may be; "" if none. A later reshard opens its own."""
@@ -197,7 +242,7 @@ def _perhaps_closed(
     return f"when {', '.join(unknown)} can be asked" if unknown else ""
 
 
-def _lag(target: TargetState, sources: Mapping[str, SourceState]) -> int:
+def _lag(target: TargetProgress, sources: Mapping[str, SourceProgress]) -> int:
     """How many changes of its sources a target lacks, if more than an applier soon takes."""
     behind = sum(sources[name].log.last_seq - at.seq for name, at in target.applied.items())
     return behind if behind > LAG_CHANGES_MAX else 0
@@ -206,8 +251,8 @@ def _lag(target: TargetState, sources: Mapping[str, SourceState]) -> int:
 def _before_decision(
     keyspace: str,
     verb: str,
-    sources: Mapping[str, SourceState],
-    targets: Mapping[str, TargetState],
+    sources: Mapping[str, SourceProgress],
+    targets: Mapping[str, TargetProgress],
 ) -> str:
     dead = [name for name, target in targets.items() if not target.applier_runs]
     if dead:

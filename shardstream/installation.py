@@ -1,6 +1,6 @@
 """Faults of the installation, reported before they surface as an obscure import error.
 
-This module imports nothing but the standard library: a foreign package may hide any of ours.
+This module imports only the standard library: a foreign package may hide any of ours.
 """
 
 from importlib import import_module
@@ -9,17 +9,19 @@ from pathlib import Path
 from types import ModuleType
 
 HOME = Path(__file__).parents[1]
-# The other top-level packages of this distribution. Their names are short, so others use them too.
+# The other top-level packages of this distribution. Other distributions may use the names, too.
 PACKAGES = (
     "caching",
+    "credentials",
     "databases",
     "event_token",
     "producers",
     "resharding",
+    "sinks",
     "spark_consumers",
     "topics",
 )
-# Which extra of the distribution brings a module.
+# By module, the extra of the distribution that installs it.
 EXTRAS = {
     **dict.fromkeys(
         ("deltalake", "numpy", "obstore", "py4j", "pyarrow", "pyroaring", "pyspark"), "spark"
@@ -40,7 +42,7 @@ class MissingExtraError(ImportError):
 
 
 def check_packages() -> None:
-    """Raise HiddenPackageError unless all our packages come from where this one does."""
+    """Raise HiddenPackageError unless all our packages are in the same folder as this one."""
     for name in PACKAGES:
         spec = find_spec(name)
         if spec is None:
@@ -48,16 +50,16 @@ def check_packages() -> None:
         found = Path(spec.origin or next(iter(spec.submodule_search_locations or [name])))
         if found.resolve() != (HOME / name / "__init__.py").resolve():
             raise HiddenPackageError(
-                f"another package called {name!r} hides the one of shardstream: Python finds "
+                f"another package called {name!r} hides that of shardstream: Python finds "
                 f"{found} before {HOME / name}; remove it from sys.path, or install shardstream "
                 "into its own virtual environment"
             )
 
 
 def missing_extra(error: ModuleNotFoundError, extra: str | None = None) -> MissingExtraError | None:
-    """Return what to raise instead, if the module that was not found belongs to an extra.
+    """Return the error to raise instead, if an extra installs the module that was not found.
 
-    `extra`: the one that is enough for what was wanted, where a larger one brings it too.
+    `extra`: the smallest extra that is enough; default: by module.
     """
     missing = (error.name or "").partition(".")[0]
     if missing not in EXTRAS:

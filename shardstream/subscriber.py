@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Self
 from shardstream.installation import import_own
 from topics.reading.planner import Strict
 from topics.start.start_forms import Start
-from topics.stream.arguments import BATCH_BYTES_MAX, BATCH_ROWS_MAX, BATCH_WAIT_MS, ReadingMode
-from topics.stream.subscriber import StreamSubscriber
+from topics.stream.subscriber import (
+    BATCH_BYTES_MAX,
+    BATCH_ROWS_MAX,
+    BATCH_WAIT_MS,
+    ReadingMode,
+    StreamSubscriber,
+)
 
 if TYPE_CHECKING:
-    from spark_consumers.decoding.event_batches import EventBatch, EventBatches
+    from topics.arrow.event_batches import EventBatch, EventBatches
 
 
 class Subscriber(StreamSubscriber):
@@ -67,16 +72,17 @@ class Subscriber(StreamSubscriber):
         of the batch precede it. To continue after a batch, start at its `position`.
 
         `columns` are those of the Spark source with option `table`, `after.name` included; None:
-        op, before, after, absent, off_calendar, shard, seq, timestamp_us. A batch has at most
+        op, before, after, absent, invalid_dates, shard, seq, timestamp_us. A batch has at most
         `rows_max` rows and `bytes_max` bytes of records, as on Kafka; it ends with a transaction
-        from half of these on, and cuts one only at the limit. It also ends when no event has come
-        for `wait_ms` milliseconds. Iteration ends after `close` or `idle_timeout_s`.
+        from half of these on, and cuts one only at the limit. It also ends `wait_ms` milliseconds
+        after its first row or event; inside a transaction, when none has come for so long.
+        Iteration ends after `close` or `idle_timeout_s`.
 
         Errors: those of iterating; UsageError: unknown columns, limits that are not positive;
         HiddenValue: NULL would hide an absent column or invalid date, as the columns leave out
-        `absent` or `off_calendar`; MissingExtraError (an ImportError) without the extra `arrow`.
+        `absent` or `invalid_dates`; MissingExtraError (an ImportError) without the extra `arrow`.
         """
-        events: ModuleType = import_own("spark_consumers.decoding.event_batches", extra="arrow")
+        events: ModuleType = import_own("topics.arrow.event_batches", extra="arrow")
         limits = events.BatchLimits(rows_max, bytes_max, wait_ms)
         found: EventBatches = events.EventBatches(
             self, columns, limits, self._idle_timeout_s, self._batches

@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from xdist.remote import Producer
 from producers.servers.identity import write_identity
 from shardstream.local.database_server import (
     NOT_DURABLE,
-    DatabaseServer,
+    LocalDatabase,
     MariadbServer,
     MysqlServer,
 )
@@ -22,8 +22,9 @@ from shardstream.local.postgres_server import PostgresServer
 from tests.database_servers import DatabaseFixture, StartServer, end, own_account, running
 from tests.ecosystem.docker_commands import PROGRAM_VARIABLE
 from tests.java_options import options_of_tests
+from tests.managed import results
 from tests.postgres_servers import PostgresFixture, running_postgres
-from tests.scheduling import LongestFirst, rank
+from tests.scheduling import LongestFirst, rank, unit
 
 # The tests of `make test-ecosystem`, which needs more of the machine than `make test` may ask for.
 collect_ignore = [] if PROGRAM_VARIABLE in os.environ else ["ecosystem"]
@@ -35,9 +36,15 @@ SERVER_IDS = {"mysql_a": 9001, "mysql_b": 9002, "mariadb_a": 9003}
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # On a busy machine an example takes any time.
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Each run generates other examples: half of Hypothesis's default a time take half the time.
+settings.register_profile(
+    "tests",
+    max_examples=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("tests")
-# For `make quick`; all other runs generate four times as many.
+# For `make quick`; all other runs generate twice as many.
 settings.register_profile("quick", max_examples=25)
 
 
@@ -47,6 +54,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and "real_servers" in item.fixturenames:
             item.add_marker(pytest.mark.servers)
     items.sort(key=lambda item: rank(item.nodeid))
+
+
+# Clusters that end where the worker goes on with another unit of tests (`kafka3`).
+_UNIT_CLUSTERS = pytest.StashKey[list[KafkaCluster]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """End what only the tests of one unit share."""
+    yield
+    if nextitem is None or unit(nextitem.nodeid) != unit(item.nodeid):
+        for cluster in item.session.stash.get(_UNIT_CLUSTERS, ()):
+            cluster.kill()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what profiles of managed services have measured."""
+    for line in results.lines(terminalreporter.getreports("passed")):
+        terminalreporter.write_line(line)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -68,7 +96,7 @@ def real_servers(pytestconfig: pytest.Config) -> Iterator[None]:
 
 
 def _shared(
-    kind: type[DatabaseServer], name: str, tmp_path_factory: pytest.TempPathFactory
+    kind: type[LocalDatabase], name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DatabaseFixture]:
     yield from running(
         kind(
@@ -119,7 +147,7 @@ def database(real_servers: None, request: pytest.FixtureRequest) -> DatabaseFixt
 @pytest.fixture
 def start_mysql(real_servers: None, tmp_path: Path) -> Iterator[StartServer]:
     """Start MySQL servers with the test's own settings; they end with the test."""
-    started: list[DatabaseServer] = []
+    started: list[LocalDatabase] = []
     yield StartServer(MysqlServer, tmp_path, started)
     for server in started:
         end(server)
@@ -128,7 +156,7 @@ def start_mysql(real_servers: None, tmp_path: Path) -> Iterator[StartServer]:
 @pytest.fixture
 def start_mariadb(real_servers: None, tmp_path: Path) -> Iterator[StartServer]:
     """Start MariaDB servers with the test's own settings; they end with the test."""
-    started: list[DatabaseServer] = []
+    started: list[LocalDatabase] = []
     yield StartServer(MariadbServer, tmp_path, started)
     for server in started:
         end(server)
@@ -151,23 +179,32 @@ def postgres(
 @pytest.fixture(scope="session")
 def kafka(real_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """A Kafka broker."""
-    yield from _cluster(1, tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def kafka3(real_servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Three Kafka brokers with replication; a test that stops one starts it again."""
-    yield from _cluster(3, tmp_path_factory)
-
-
-def _cluster(brokers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    folder = tmp_path_factory.mktemp(f"kafka{brokers}")
-    cluster = KafkaCluster(folder, brokers=brokers, die_with_parent=True)
+    cluster = KafkaCluster(tmp_path_factory.mktemp("kafka1"), die_with_parent=True)
     try:
         cluster.start()
         yield cluster
     finally:
         cluster.kill()
+
+
+@pytest.fixture(scope="session")
+def _three_brokers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaCluster]:
+    cluster = KafkaCluster(tmp_path_factory.mktemp("kafka3"), brokers=3, die_with_parent=True)
+    request.session.stash.setdefault(_UNIT_CLUSTERS, []).append(cluster)
+    yield cluster
+    cluster.kill()
+
+
+@pytest.fixture(scope="module")
+def kafka3(real_servers: None, _three_brokers: KafkaCluster) -> KafkaCluster:
+    """Three Kafka brokers with replication; a test that stops one starts it again.
+
+    Idle they take a ninth of a processor: they end with their unit, and start where they have.
+    """
+    _three_brokers.start()
+    return _three_brokers
 
 
 @pytest.fixture

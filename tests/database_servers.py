@@ -10,7 +10,7 @@ from pathlib import Path
 from pymysql.cursors import Cursor
 
 from databases.server_facts import version_of
-from shardstream.local.database_server import NOT_DURABLE, Account, DatabaseServer
+from shardstream.local.database_server import NOT_DURABLE, LocalAccount, LocalDatabase
 
 SERVER_ID_FIRST_OWN = 9100
 
@@ -18,7 +18,7 @@ SERVER_ID_FIRST_OWN = 9100
 class DatabaseFixture:
     """A running server: root connections, a replication account, fresh schema names."""
 
-    def __init__(self, server: DatabaseServer) -> None:
+    def __init__(self, server: LocalDatabase) -> None:
         """Wrap a running server."""
         self.server = server
         self.flavor = server.flavor
@@ -50,12 +50,12 @@ class DatabaseFixture:
             yield name, cursor
 
 
-def own_account() -> Account:
+def own_account() -> LocalAccount:
     """A replication account with a password of this session."""
-    return Account("shardstream", secrets.token_hex(8))
+    return LocalAccount("shardstream", secrets.token_hex(8))
 
 
-def running(server: DatabaseServer) -> Iterator[DatabaseFixture]:
+def running(server: LocalDatabase) -> Iterator[DatabaseFixture]:
     """Start a server and end it when the generator is closed."""
     try:
         server.start()
@@ -64,7 +64,7 @@ def running(server: DatabaseServer) -> Iterator[DatabaseFixture]:
         end(server)
 
 
-def end(server: DatabaseServer) -> None:
+def end(server: LocalDatabase) -> None:
     """Kill a server and remove its 100 MB of data; its log stays, to explain a failure."""
     server.kill()
     if server.datadir.exists():
@@ -75,7 +75,7 @@ class StartServer:
     """Starts servers of one kind, with settings of their own, and adds them to `started`."""
 
     def __init__(
-        self, kind: type[DatabaseServer], folder: Path, started: list[DatabaseServer]
+        self, kind: type[LocalDatabase], folder: Path, started: list[LocalDatabase]
     ) -> None:
         """Start nothing yet. Each server gets a folder in `folder`."""
         self._kind = kind
@@ -94,7 +94,7 @@ class StartServer:
             server.finish_start()
         return [DatabaseFixture(server) for server in servers]
 
-    def _launched(self, extra_args: tuple[str, ...]) -> DatabaseServer:
+    def _launched(self, extra_args: tuple[str, ...]) -> LocalDatabase:
         number = len(self._started)
         server = self._kind(
             self._folder / f"{self._kind.flavor}-{number}",

@@ -1,8 +1,8 @@
-"""How many examples Hypothesis generates: all of them in `make test`, fewer in `make quick`."""
+"""How many examples Hypothesis generates: half of them in `make test`, fewer in `make quick`."""
 
 from hypothesis import settings
 
-# What Hypothesis generates where a test does not say otherwise.
+# What Hypothesis generates where neither a test nor a profile says otherwise.
 EXAMPLES_OF_A_TEST = 100
 
 

@@ -1,31 +1,19 @@
 """Makes Kafka and Spark start in half the CPU time: archives of the classes that they load.
 
-The Python workers of Spark start in half, too. `make test` runs it once in an environment:
+`make test` runs it once in an environment:
 python -m tests.java_classes
 """
 
 import os
-import sysconfig
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.change_log.state import state_as_of
 from spark_consumers.session import JVM_STACK, build_session
 from tests.java_options import FOLDER, KAFKA, QUIET, SMALL, SPARK
 from tests.spark_consumers.queries import run_now
 from tests.spark_consumers.shop import Shop
-
-# Spark puts python/lib/pyspark.zip in front of all that a worker imports: a hundred modules without
-# bytecode, which each worker compiles again. Python runs this line at each start.
-AS_INSTALLED = "import sys; sys.path[:] = [p for p in sys.path if not p.endswith('/pyspark.zip')]\n"
-
-
-def import_pyspark_as_installed() -> None:
-    """Let Spark's Python workers find what is in the archive where pip has installed it."""
-    path = Path(sysconfig.get_path("purelib")) / "pyspark-as-installed.pth"
-    path.write_text(AS_INSTALLED)
 
 
 def write_archives() -> None:
@@ -53,7 +41,7 @@ def _run_spark(bootstrap_servers: str, folder: Path) -> None:
     shop = Shop(bootstrap_servers, "classes")
     shop.write(30)
     run_now(spark, shop, folder)
-    state_as_of(spark.read.parquet(str(folder / "log")), shop.now_us).collect()
+    spark.read.parquet(str(folder / "log")).collect()
     shop.close()
     # Only it knows the JVM's process.
     gateway: Any = spark.sparkContext._gateway
@@ -73,5 +61,4 @@ def _unfinished(archive: Path) -> Path:
 
 
 if __name__ == "__main__":
-    import_pyspark_as_installed()
     write_archives()

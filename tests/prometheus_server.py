@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from shardstream.local.fetching.cache_binaries import CacheBinary, find_server
-from shardstream.local.ports import free_ports
+from shardstream.local.cache_server import CacheBinary, find_server
+from shardstream.local.local_server import free_ports
 from shardstream.local.processes import with_parent_guard
 
 PROMETHEUS = CacheBinary("prometheus", "prometheus")

@@ -5,28 +5,35 @@ from xdist.scheduler import LoadFileScheduling
 # So that at the end no worker is still busy with one of these while the others have nothing left.
 LONGEST_FIRST = (
     "tests/spark_consumers/",
+    "tests/sinks/",
+    "tests/topics/arrow/",
     "tests/docs/test_pages.py",
     "tests/shardstream/demo/",
     "tests/resharding/",
+    "tests/managed/",
     "tests/packaging/",
     "tests/faults/",
     "tests/producers/session/",
-    "tests/upgrade/",
     "tests/shardstream/",
     "tests/producers/",
 )
-# Files that share what takes long to start, or works even when nobody uses it, share a worker.
+# Files that share what takes long to start or to read, or works even when nobody uses it, share a
+# worker.
 TOGETHER = {
     "Spark": (
-        "tests/spark_consumers/change_log/",
-        "tests/spark_consumers/current_state/query/",
+        "tests/sinks/lake/change_log/",
+        "tests/sinks/lake/state/",
         "tests/spark_consumers/source/",
     ),
     "another Spark": (
-        "tests/spark_consumers/second_database/",
-        "tests/spark_consumers/sink_query/",
-        "tests/spark_consumers/table_topics/",
+        "tests/sinks/database/",
+        "tests/spark_consumers/test_latest_changes.py",
+        "tests/spark_consumers/test_sink_frame.py",
+        "tests/spark_consumers/test_spark_errors.py",
+        "tests/sinks/table_topics/",
+        "tests/sinks/test_subscriber_batches.py",
         "tests/spark_consumers/test_reshard.py",
+        "tests/topics/arrow/test_table_versions.py",
     ),
     "a broker behind a proxy": (
         "tests/faults/test_credentials.py",
@@ -37,10 +44,11 @@ TOGETHER = {
     "three brokers": (
         "tests/faults/test_full_disks.py",
         "tests/producers/session/test_producer_kills.py",
-        "tests/producers/shard_log/test_lost_markers.py",
+        "tests/producers/test_lost_markers.py",
         "tests/shardstream/local/test_broker_loss.py",
         "tests/topics/kafka/test_provisioning.py",
     ),
+    "the source": ("tests/test_imports.py", "tests/test_layout.py"),
 }
 
 

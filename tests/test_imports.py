@@ -1,35 +1,46 @@
 """The one-way rule of imports: who may import whom, held against the source of all packages.
 
-`event_token <- databases, topics <- producers, resharding, caching, spark_consumers <-
-shardstream`: never the other way, never sideways. Imports inside functions and for type checking
-count too, and so do modules that are named in strings: something imports them by that name.
+`event_token <- credentials <- databases, topics <- producers, resharding, caching, sinks <-
+spark_consumers <- shardstream`: never the other way, never sideways. Imports inside functions and
+for type checking count too, and so do modules that are named in strings: something imports them by
+that name.
 """
 
-import ast
 import re
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests.repository import PACKAGES, ROOT, imported_modules, module_name, python_files
+from tests.repository import (
+    PACKAGES,
+    ROOT,
+    Source,
+    module_name,
+    parsed,
+    python_files,
+    source_of,
+)
 
 BASE = ("databases", "topics")
-MIDDLE = ("producers", "resharding", "caching", "spark_consumers")
+LOWEST = ("event_token", "credentials")
+MIDDLE = ("producers", "resharding", "caching", "sinks")
 
 # What each package may import of the others.
 BELOW: dict[str, tuple[str, ...]] = {
     "event_token": (),
-    **dict.fromkeys(BASE, ("event_token",)),
-    **dict.fromkeys(MIDDLE, ("event_token", *BASE)),
-    "shardstream": ("event_token", *BASE, *MIDDLE),
+    "credentials": ("event_token",),
+    **dict.fromkeys(BASE, LOWEST),
+    **dict.fromkeys(MIDDLE, (*LOWEST, *BASE)),
+    "spark_consumers": (*LOWEST, *BASE, "sinks"),
+    "shardstream": (*LOWEST, *BASE, *MIDDLE, "spark_consumers"),
 }
 
 # Other parts of the repository, which no package may need.
-NOT_SHIPPED = ("tests", "benchmarks", "docker", "docs", "build")
+NOT_SHIPPED = ("tests", "benchmarks", "docker", "docs", "examples", "build")
 
 # The pure modules decide on values alone: no network, no files, no clock, no chance.
-PURE = ("event_token", "topics.reading", "caching.protocol", "spark_consumers.sink_query.resume")
+PURE = ("event_token", "topics.reading", "caching.protocol", "sinks.resume")
 IMPURE_IMPORTS = (
     *("asyncio", "confluent_kafka", "http", "logging", "os", "pathlib", "random", "requests"),
     *("secrets", "select", "shutil", "signal", "socket", "ssl", "structlog", "subprocess"),
@@ -39,9 +50,15 @@ IMPURE_IMPORTS = (
 # event_token imports nothing else than the standard library and these.
 EVENT_TOKEN_MAY_IMPORT = frozenset(("mypy_extensions", "librt"))
 
-# A subscriber and an application server must not need Spark or what comes with it.
-SPARK_EXTRA = frozenset(("pyspark", "pyarrow", "numpy", "pandas", "deltalake"))
-MAY_IMPORT_SPARK_EXTRA = ("spark_consumers", "shardstream")
+# What each extra brings, and who may import it: a subscriber and an application server need none.
+EXTRAS = {
+    "pyspark": ("spark_consumers", "shardstream"),
+    "pandas": ("spark_consumers", "shardstream"),
+    "deltalake": ("sinks.lake", "spark_consumers", "shardstream"),
+    **dict.fromkeys(
+        ("pyarrow", "numpy"), ("topics.arrow", "sinks", "spark_consumers", "shardstream")
+    ),
+}
 
 
 def _is_in(module: str, names: tuple[str, ...]) -> bool:
@@ -53,25 +70,16 @@ def _is_in(module: str, names: tuple[str, ...]) -> bool:
 MODULE_IN_TEXT = re.compile(rf"(?<![\w./-])({'|'.join(PACKAGES)})\.(\w+)")
 
 
-def named_modules(source: str) -> Iterator[str]:
+def named_modules(source: Source) -> Iterator[str]:
     """Yield the modules of this repository that source names in strings other than docstrings."""
-    tree = ast.parse(source)
-    docstrings = {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
-            continue
-        if id(node) not in docstrings:
-            for package, part in MODULE_IN_TEXT.findall(node.value):
-                path = ROOT / package / part
-                if path.is_dir() or path.with_suffix(".py").is_file():
-                    yield f"{package}.{part}"
+    for text in source.texts:
+        for package, part in MODULE_IN_TEXT.findall(text):
+            path = ROOT / package / part
+            if path.is_dir() or path.with_suffix(".py").is_file():
+                yield f"{package}.{part}"
 
 
-def violations(module: str, source: str, *, is_package: bool = False) -> list[str]:
+def violations(module: str, source: Source) -> list[str]:
     """Return what the imports of a module's source break, one sentence each."""
     package = module.split(".", maxsplit=1)[0]
     broken: list[str] = []
@@ -79,7 +87,7 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
         top = name.split(".", maxsplit=1)[0]
         if top != package and top not in BELOW[package]:
             broken.append(f"{module} names {name} in a string: {package} may not import {top}")
-    for name in imported_modules(module, source, is_package=is_package):
+    for name in source.imports:
         top = name.split(".", maxsplit=1)[0]
         if top in PACKAGES and top != package and top not in BELOW[package]:
             broken.append(f"{module} imports {name}: {package} may not import {top}")
@@ -91,8 +99,8 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
             top == package or top in sys.stdlib_module_names or top in EVENT_TOKEN_MAY_IMPORT
         ):
             broken.append(f"{module} imports {name}: not in the standard library")
-        if top in SPARK_EXTRA and package not in MAY_IMPORT_SPARK_EXTRA:
-            broken.append(f"{module} imports {name}, which only a Spark user has")
+        if not _is_in(module, EXTRAS.get(top, (package,))):
+            broken.append(f"{module} imports {name}, which only users of an extra have")
     return broken
 
 
@@ -102,9 +110,7 @@ def test_imports_go_one_way(package: str) -> None:
     broken = [
         sentence
         for path in python_files(package)
-        for sentence in violations(
-            module_name(path), path.read_text("utf-8"), is_package=path.name == "__init__.py"
-        )
+        for sentence in violations(module_name(path), source_of(path))
     ]
 
     assert broken == []
@@ -129,7 +135,7 @@ def test_every_folder_is_checked() -> None:
         ("event_token.token", "import fastavro"),
         ("event_token.token", "from time import monotonic"),
         ("event_token.token", "def f():\n    import socket"),
-        ("topics.records.record_decoder", "from producers.decoder import Decoder"),
+        ("topics.records.event_decoder", "from producers.decoder import Decoder"),
         ("topics.stream.subscriber", "import pyarrow as pa"),
         ("topics.reading.merge", "from os import environ"),
         ("topics.reading.merge", "import os.path"),
@@ -150,7 +156,7 @@ def test_every_folder_is_checked() -> None:
 )
 def test_rule_finds_what_breaks_it(module: str, source: str) -> None:
     """Each kind of forbidden import is found, wherever it hides."""
-    assert violations(module, source) != []
+    assert violations(module, parsed(module, source)) != []
 
 
 @pytest.mark.parametrize(
@@ -167,7 +173,7 @@ def test_rule_finds_what_breaks_it(module: str, source: str) -> None:
         ("topics.reading.merge", "from topics.reading.times import time\nfrom urllib import parse"),
         (
             "producers.main",
-            "from .decoder import Decoder\nimport event_token, topics.records.record_decoder",
+            "from .decoder import Decoder\nimport event_token, topics.records.event_decoder",
         ),
         ("spark_consumers.source", "import numpy, pyspark.sql.datasource"),
         ("shardstream.commands.app", "import spark_consumers, producers.main"),
@@ -179,12 +185,12 @@ def test_rule_finds_what_breaks_it(module: str, source: str) -> None:
 )
 def test_rule_lets_the_rest_pass(module: str, source: str) -> None:
     """What goes downwards, stays inside or comes from the standard library is allowed."""
-    assert violations(module, source) == []
+    assert violations(module, parsed(module, source)) == []
 
 
 def test_relative_imports_are_resolved() -> None:
     """A relative import is resolved to the module that it names."""
     inside, package = "from ..reading import merge", "from .reading import merge"
 
-    assert list(imported_modules("topics.client.sub", inside)) == ["topics.reading.merge"]
-    assert list(imported_modules("topics", package, is_package=True)) == ["topics.reading.merge"]
+    assert parsed("topics.client.sub", inside).imports == {"topics.reading.merge"}
+    assert parsed("topics", package, is_package=True).imports == {"topics.reading.merge"}

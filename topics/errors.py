@@ -1,26 +1,5 @@
 """The errors of `topics`, under the tree of `event_token.errors`.
 
-    UsageError
-    ├── NoBrokerAnswers     no broker answered at the first attempt
-    ├── SchemaRefused       a schema registry holds a schema for incompatible
-    └── WrongTopic          an existing topic has settings that lose or reorder records
-    Retry
-    ├── BrokersUnreachable  no broker answered for longer than a reader waits
-    ├── RowsNotReadable     rows that progress has announced did not become readable in time
-    ├── StartNotReached     a shard's log has not reached the time at which a reader starts
-    └── TopologyChanged     another writer changed the topology in between
-    Rebuild
-    └── ReaderClosed        a read that another thread ended, or of a reader that was closed
-    Halt
-    ├── CorruptRecord       bytes on Kafka that are not a record of their topic
-    ├── UnknownEnvelope     a record of a schema that this release does not read
-    ├── LogGap              a `seq` is missing: records have been lost
-    ├── LogRepeat           a `seq` comes again: records have been duplicated
-    ├── LogShrank           a topic is gone, or ends before the reader's position
-    ├── PositionTooOld      retention has removed what a reader still needs
-    ├── ProgressBroken      progress records contradict each other or the log
-    └── RowImageMissing     a key range cannot be filtered
-
 Kafka's own errors are mapped to the tree by `topics.kafka.errors`.
 """
 
@@ -33,8 +12,16 @@ class NoBrokerAnswers(UsageError):  # noqa: N818 - named by what is wrong
     """Raised when no broker answers a command's first question; a producer waits for one."""
 
 
+class HiddenValue(UsageError):  # noqa: N818 - named by what would go wrong
+    """Raised where NULL would stand for an absent column or invalid date, and no column says so."""
+
+
 class SchemaRefused(UsageError):  # noqa: N818 - named by what is wrong
     """Raised when a registry's rule of compatibility refuses a schema."""
+
+
+class ShapeConflict(UsageError):  # noqa: N818 - named by what conflicts
+    """Raised when another version of a table does not fit the columns of the query."""
 
 
 class WrongTopic(UsageError):  # noqa: N818 - named by what is wrong
@@ -65,6 +52,10 @@ class ReaderClosed(Rebuild):
     """Raised in a read that another thread ends, and by an iteration that begins after `close`."""
 
 
+class CannotApply(Halt):
+    """Raised on a change that cannot be applied to a table, because the log has too little."""
+
+
 class CorruptRecord(Halt):
     """Raised on bytes that are not a record of their topic; names topic and offset."""
 
@@ -81,6 +72,10 @@ class LogRepeat(Halt):
     """Raised when a `seq` comes again in a shard log: records have been duplicated."""
 
 
+class WrongPosition(UsageError):  # noqa: N818 - named by what is wrong
+    """Raised when a position is of other shards or the future, or not one of these logs."""
+
+
 class LogShrank(Halt):
     """Raised when a shard log or progress topic is gone, or ends before the reader's position."""
 
@@ -94,4 +89,4 @@ class ProgressBroken(Halt):
 
 
 class RowImageMissing(Halt):
-    """Raised when a key range cannot be filtered: no keyspace id, or a partial row image."""
+    """Raised when rows cannot be filtered: no keyspace id, or a partial row image."""

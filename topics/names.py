@@ -1,7 +1,6 @@
 """Names of topics and transactional ids. No other module builds such a name."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from event_token import ShardName
@@ -37,12 +36,6 @@ def topology_topic(keyspace: str) -> str:
     return f"{check_keyspace(keyspace)}.{_TOPOLOGY}"
 
 
-def keyspaces_of(topics: Iterable[str]) -> list[str]:
-    """Return the keyspaces whose topology is among these topics, in order of their names."""
-    ends = (topic.partition(".") for topic in topics)
-    return sorted(name for name, _, end in ends if end == _TOPOLOGY and _KEYSPACE.fullmatch(name))
-
-
 def topology_transactional_id(keyspace: str) -> str:
     """Return the transactional id that fences writers of a keyspace's topology."""
     return topology_topic(keyspace)
@@ -51,6 +44,11 @@ def topology_transactional_id(keyspace: str) -> str:
 def readers_topic(keyspace: str) -> str:
     """Return the name of the compacted topic in which named readers report their positions."""
     return f"{check_keyspace(keyspace)}.readers"
+
+
+def audit_topic(keyspace: str) -> str:
+    """Return the name of the topic that says who changed a keyspace by a command."""
+    return f"{check_keyspace(keyspace)}.audit"
 
 
 def check_reader_name(name: str) -> str:

@@ -5,12 +5,12 @@ from typing import Final
 
 from redis import Redis
 
-from caching.protocol import Floor, Layout
-from caching.protocol.floor import GENERATION_BYTES
+from caching.protocol import CacheLayout, Floor
 from caching.protocol.layout import BUCKETS_DEFAULT
-from caching.stores.on_redis.floors import RedisFloors
+from caching.protocol.stored_forms import GENERATION_BYTES
+from caching.stores.on_redis.store import RedisFloors
 from caching.stores.opening import open_store
-from caching.stores.store import Store
+from caching.stores.store import Store, StoreOptions
 from event_token import EventToken
 from event_token.gtid_set import Flavor, parse_gtid_set
 from shardstream.local.cache_server import RedisServer
@@ -51,6 +51,6 @@ def open_cache(url: str, name: str, *tokens: EventToken, buckets: int = BUCKETS_
 
 def open_invalidator(url: str, name: str, buckets: int = BUCKETS_DEFAULT) -> RedisFloors:
     """Open the invalidator's side, connected."""
-    floors = RedisFloors(Layout(name, buckets), url, timeout_ms=TIMEOUT_MS)
+    floors = RedisFloors(CacheLayout(name, buckets), url, StoreOptions(timeout_ms=TIMEOUT_MS))
     floors.resume(ALL)
     return floors

@@ -13,6 +13,7 @@ from benchmarks.caches.bench_cache import ALL, open_cache, redis_client, redis_u
 from benchmarks.figures import Figure, Turn, figure
 from benchmarks.stack import Stack
 from benchmarks.workloads import Workload
+from caching.steps import run_steps
 from shardstream import Cache, CacheOptions, FreshReader
 
 HIT: Final = "cache.hit"
@@ -54,7 +55,7 @@ def run(stack: Stack, names: Sequence[str], *, runs: int, quick: bool) -> list[F
         if FILL in names:
             turns = [_turn(stack, calls, FILL, each, rounds) for each in range(runs)]
             figures.append(figure(FILL, "calls/s of one client", turns, peer=PEER))
-        store.close()
+        run_steps(store.close())
     return figures
 
 

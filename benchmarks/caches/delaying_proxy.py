@@ -6,7 +6,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Final, Self
 
-from shardstream.local.ports import HOST
+from shardstream.local.local_server import HOST
 
 READ_BYTES: Final = 65_536
 STOP_S_MAX: Final = 10.0

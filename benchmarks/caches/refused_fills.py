@@ -15,6 +15,7 @@ from benchmarks.figures import Figure, Turn, figure
 from benchmarks.stack import Stack
 from benchmarks.workloads import Workload
 from caching.protocol.layout import BUCKETS_DEFAULT
+from caching.steps import run_steps
 from event_token.errors import Halt
 from shardstream import Cache, CacheOptions, FreshReader, Read
 from shardstream.local.database_server import MysqlServer
@@ -89,7 +90,7 @@ class _Load:
         writer.join(CATCH_UP_S_MAX)
         counted = self._cache.counters()
         self._reader.close()
-        self._store.close()
+        run_steps(self._store.close())
         if self._error is not None:
             raise self._error
         refused = sum(n for name, n in counted.items() if name.startswith("fills_refused"))

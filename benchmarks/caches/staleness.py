@@ -14,18 +14,18 @@ from benchmarks.caches.bench_cache import redis_url
 from benchmarks.figures import Figure, Turn, figure, percentile
 from benchmarks.stack import Stack
 from benchmarks.two_shards import SHARDS, TwoShards
-from caching.invalidating.counters import InvalidatorStatus
-from caching.invalidating.invalidator import Invalidator, InvalidatorOptions
-from caching.invalidating.start import StartAt, Stream
+from caching.invalidating.invalidator import Invalidator, InvalidatorOptions, InvalidatorStatus
+from caching.invalidating.log import LogStream, StartAt
 from caching.key_map import KeyMap
-from caching.protocol import Layout
+from caching.protocol import CacheLayout
 from caching.protocol.layout import BUCKETS_DEFAULT
-from caching.stores.on_redis.floors import RedisFloors
+from caching.steps import run_steps
+from caching.stores.on_redis.store import RedisFloors
 from caching.stores.opening import open_store
 from caching.stores.store import Invalidated, KeyChange
 from event_token import ClockUncertainty, KeyRange
 from event_token.errors import Halt
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 
 NAME: Final = "cache.commit_to_invalidation"
 PEER: Final = "Subscriber"
@@ -64,7 +64,9 @@ def run(stack: Stack, _names: Sequence[str], *, runs: int, quick: bool) -> list[
 class _TimedFloors(RedisFloors):
     """Notes when the change of each row was applied."""
 
-    def __init__(self, layout: Layout, url: str, applied_ns: dict[str, dict[int, int]]) -> None:
+    def __init__(
+        self, layout: CacheLayout, url: str, applied_ns: dict[str, dict[int, int]]
+    ) -> None:
         super().__init__(layout, url)
         self._applied_ns = applied_ns
 
@@ -89,7 +91,7 @@ class _Invalidated:
         keys = KeyMap()
         keys.of(f"{DATABASE}.{shards.keyspace}")(lambda row: [str(row["id"])])
         config = shards.client
-        stream = Stream(
+        stream = LogStream(
             shards.keyspace,
             KeyRange.parse("-"),
             config,
@@ -107,8 +109,8 @@ class _Invalidated:
     def __enter__(self) -> Self:
         self._thread.start()
         with_floors = open_store(self._url, self._cache)
-        with_floors.want_floors(range(BUCKETS_DEFAULT))
-        with_floors.close()
+        run_steps(with_floors.want_floors(range(BUCKETS_DEFAULT)))
+        run_steps(with_floors.close())
         self._wait(lambda: self._made() >= BUCKETS_DEFAULT, "floors are made", FLOORS_S_MAX)
         return self
 
@@ -129,7 +131,7 @@ class _Invalidated:
         return self._applied_ns
 
     def _open_floors(self) -> RedisFloors:
-        return _TimedFloors(Layout(self._cache), self._url, self._applied_ns)
+        return _TimedFloors(CacheLayout(self._cache), self._url, self._applied_ns)
 
     def _note(self, status: InvalidatorStatus) -> None:
         self._status = status

@@ -5,7 +5,7 @@ from typing import Final
 
 from benchmarks.figures import Figure, Turn, figure
 from benchmarks.stack import Stack
-from shardstream.demo.cached.fresh import FreshCache
+from shardstream.demo.cached.caches import FRESH
 from shardstream.demo.cached.run import compare_caches
 
 NAME: Final = "cache.wrong_entries"
@@ -26,7 +26,7 @@ def run(stack: Stack, _names: Sequence[str], *, runs: int, quick: bool) -> list[
         wrong = {
             name: 100 * len(each.differences) / max(each.entries, 1) for name, each in found.items()
         }
-        ours = wrong.pop(FreshCache.name)
+        ours = wrong.pop(FRESH)
         for name, share in wrong.items():
             turns.setdefault(name, []).append(Turn(ours, share))
     return [figure(NAME, "% of entries", each, peer=name) for name, each in turns.items()]

@@ -13,9 +13,8 @@ from benchmarks.own_memory import peak_mb
 from event_token import Flavor
 from event_token.errors import Halt
 from resharding.apply.applier import ApplierSettings, run_applier
-from resharding.bookkeeping import read_checkpoints
-from resharding.plan.reshard_plan import ReshardPlan
-from resharding.server import ReshardServer, open_session
+from resharding.bookkeeping import ReshardPlan, read_checkpoints
+from resharding.servers import ReshardServer, open_session
 from topics.kafka.client import ClientConfig
 
 APPLY_S_MAX = 300.0

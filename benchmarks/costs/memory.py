@@ -19,12 +19,11 @@ from benchmarks.watch import process_tree
 from benchmarks.workloads import Workload
 from databases.internal_tables import create_internal_tables
 from event_token.errors import Halt
-from resharding.bookkeeping import write_plan
-from resharding.plan.reshard_plan import ReshardPlan
+from resharding.bookkeeping import ReshardPlan, write_plan
 from shardstream.local.database_server import MysqlServer
 from shardstream.local.processes import command_line
 from topics.keyspace.topology import TableVindex
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 from topics.start.positions import resolve_start_of
 from topics.start.start_forms import StartWord
 

@@ -1,7 +1,7 @@
 """What shards cost: with 1, 4 and 16 real producers on one broker, and with generated progress.
 
 The real producers read the binlog of one server, which is enough: each has a log, commits and
-heartbeats of its own.
+heartbeats of its own. Idle shards of one process without Kafka are connections to one server, too.
 """
 
 import json
@@ -30,13 +30,19 @@ from topics.kafka.client import open_consumer
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.reading.planner import Batch, Planner
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 
 REAL: Final = "shards.real"
 GENERATED: Final = "shards.generated"
-NAMES: Final = (REAL, GENERATED)
+IDLE: Final = "shards.idle"
+NAMES: Final = (REAL, GENERATED, IDLE)
 REAL_COUNTS: Final = (1, 4, 16)
 GENERATED_COUNTS: Final = (16, 256, 1_000)
+IDLE_COUNTS: Final = (10, 50, 100, 200)
+IDLE_WAYS: Final = ("threads", "loop")
+IDLE_S: Final = 10.0
+# Two per shard, and a few of others.
+CONNECTIONS: Final = 3 * max(IDLE_COUNTS)
 # A small system: each producer commits as often, since all read the same binlog.
 TRANSACTIONS_PER_S: Final = 10
 MEASURE_S: Final = 5.0
@@ -59,6 +65,11 @@ def run(stack: Stack, names: tuple[str, ...], *, runs: int, quick: bool) -> list
     if GENERATED in names:
         for count in GENERATED_COUNTS:
             figures += _generated(count)
+    if IDLE in names:
+        for way in IDLE_WAYS:
+            for count in IDLE_COUNTS:
+                stack.report(f"{IDLE}: {count} shards, {way}")
+                figures += _idle(stack, way, count)
     return figures
 
 
@@ -71,6 +82,28 @@ def _generated(count: int) -> list[Figure]:
         planned.batch()
     took_ms = (time.process_time() - begun_s) * 1e3 / BATCHES
     return [figure(f"{GENERATED}.{count}.planner", "processor ms/batch", [Turn(took_ms)])]
+
+
+def _idle(stack: Stack, way: str, count: int) -> list[Figure]:
+    """Run `benchmarks.costs.idle_job`."""
+    server = stack.mysql(0)
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET GLOBAL max_connections = %s", (CONNECTIONS,))
+    found = _job(
+        "idle_job",
+        *(way, str(count), str(IDLE_S), server.host, str(server.port), server.user),
+        secret=server.password,
+    )
+    lines = (
+        ("beat", "processor ms per beat", found["cpu_ms_per_s"] / found["beats_per_s"]),
+        ("memory", "MB per shard", found["mb"] / count),
+        ("beats", "beats/s per shard", found["beats_per_s"] / count),
+        ("threads", "of the process", found["threads"]),
+        ("handles", "of the process", found["handles"]),
+    )
+    return [
+        figure(f"{IDLE}.{way}.{count}.{name}", unit, [Turn(value)]) for name, unit, value in lines
+    ]
 
 
 def _real(stack: Stack, count: int) -> list[Figure]:
@@ -198,18 +231,28 @@ def _planner_us(keyspace: BenchKeyspace, topics: list[ShardTopics]) -> float:
 
 
 def _read(keyspace: BenchKeyspace) -> dict[str, float]:
-    """Run `benchmarks.costs.reading_job`. Halt when it fails or does not end."""
-    command = [
-        *(sys.executable, "-m", "benchmarks.costs.reading_job"),
-        *(keyspace.name, keyspace.client.brokers, str(MEASURE_S / 2)),
-    ]
+    """Run `benchmarks.costs.reading_job`."""
+    return _job("reading_job", keyspace.name, keyspace.client.brokers, str(MEASURE_S / 2))
+
+
+def _job(job: str, *arguments: str, secret: str = "") -> dict[str, float]:
+    """Run a program of this folder; `secret` goes to its stdin.
+
+    Halt when it fails or does not end.
+    """
+    command = (sys.executable, "-m", f"benchmarks.costs.{job}", *arguments)
     try:
         done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=READY_S_MAX
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=READY_S_MAX,
+            input=secret,
         )
     except subprocess.TimeoutExpired as slow:
-        raise Halt(f"a Subscriber has not ended after {READY_S_MAX:g} s") from slow
+        raise Halt(f"{job} has not ended after {READY_S_MAX:g} s") from slow
     if done.returncode != 0:
-        raise Halt(f"a Subscriber ended with status {done.returncode}:\n{done.stderr}")
+        raise Halt(f"{job} ended with status {done.returncode}:\n{done.stderr}")
     said: dict[str, float] = json.loads(done.stdout)
     return said

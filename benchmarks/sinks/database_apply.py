@@ -17,7 +17,8 @@ from benchmarks.sinks.state_merge import MILLION, Changes, Cost
 from benchmarks.stack import Stack
 from benchmarks.watch import tree_cpu_s
 from shardstream.local.postgres_server import PostgresServer
-from spark_consumers.second_database.database import SqlDatabase, TargetOptions
+from sinks.database.database import SqlDatabase
+from sinks.database.options import DatabaseOptions
 
 DUMP: Final = "database.dump"
 CHANGES: Final = "database.postgres"
@@ -54,7 +55,7 @@ class _Turn:
         self._server = server
         self._rows = rows
         self._changes = Changes(rows)
-        self._database = SqlDatabase(new_database(server), TargetOptions("bench"))
+        self._database = SqlDatabase(new_database(server), DatabaseOptions("bench"))
         self._number = -1
 
     def fill(self) -> Cost:

@@ -29,8 +29,8 @@ from event_token.errors import Halt
 from shardstream.local.postgres_server import PostgresServer
 from shardstream.local.processes import ServerProcess, with_parent_guard
 from tests.postgres_servers import PostgresFixture
+from tests.sinks.table_topics.jdbc_sink import jdbc_sink
 from tests.spark_consumers.shop import Change, Shop
-from tests.spark_consumers.table_topics.jdbc_sink import jdbc_sink
 from topics.records.vevent import Row
 
 NAME: Final = "database.beside_debezium_jdbc"

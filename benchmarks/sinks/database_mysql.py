@@ -16,7 +16,8 @@ from benchmarks.stack import Stack
 from benchmarks.watch import cpu_seconds
 from event_token.errors import Halt
 from shardstream.local.database_server import MysqlServer
-from spark_consumers.second_database.database import SqlDatabase, TargetOptions
+from sinks.database.database import SqlDatabase
+from sinks.database.options import DatabaseOptions
 
 NAME: Final = "database.mysql"
 PEER: Final = "INSERT"
@@ -48,7 +49,7 @@ class _Target:
         self._changes = changes
         self._ask("CREATE DATABASE reports")
         url = f"mysql://{server.root_user}@{server.host}:{server.port}/reports"
-        self._database = SqlDatabase(url, TargetOptions("bench"))
+        self._database = SqlDatabase(url, DatabaseOptions("bench"))
         self._database.prepare()
         self._number = 0
         self._ask("SET GLOBAL local_infile = 1")

@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 
 from benchmarks.sinks.state_merge import BATCH_ROWS, START_US, Changes
 from event_token.position import ShardPosition, StreamPosition
-from spark_consumers.applying.changes import META, TableChanges
-from spark_consumers.sink_query.resume import PlannedBatch
+from sinks.resume import PlannedBatch
+from sinks.rule.homes import META
+from sinks.rule.task_changes import TableChanges
 from topics.records.table_shape import Column, TableShape, ValueKind
 
 # As long as a token of one GTID.

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.spark_job import session
-from spark_consumers.second_database.run import run_database
-from spark_consumers.table_topics.envelope.options import EnvelopeOptions
-from spark_consumers.table_topics.options import TopicOptions
-from spark_consumers.table_topics.run import run_table_topics
+from sinks.database.options import DatabaseOptions
+from sinks.table_topics.options import EnvelopeOptions, TopicOptions
+from spark_consumers.database import run_database
+from spark_consumers.table_topics import run_table_topics
 
 # One per core.
 TASKS: Final = 2
@@ -41,11 +41,11 @@ def main(job_path: Path) -> None:
         if "url" in job:
             run_database(
                 *(spark, job["keyspace"], job["url"], checkpoint, job["source"]),
-                partitions=TASKS,
+                DatabaseOptions(partitions=TASKS),
                 trigger="availableNow",
             )
             return
-        envelope = EnvelopeOptions(job["prefix"], job["keyspace"], schemas=job["schemas"])
+        envelope = EnvelopeOptions(job["keyspace"], job["prefix"], schemas=job["schemas"])
         topics = TopicOptions(envelope=envelope, tasks=TASKS, partitions=PARTITIONS)
         run_table_topics(spark, checkpoint, job["source"], topics, trigger="availableNow")
         if job.get("stays"):

@@ -20,9 +20,9 @@ from deltalake import DeltaTable, write_deltalake
 from benchmarks.figures import PER_MESSAGES, Figure, Turn, figure
 from benchmarks.stack import Stack
 from event_token.errors import Halt
-from spark_consumers.current_state.commit import QUERY_MARK, Entry, commit
-from spark_consumers.current_state.create import create_table, open_table
-from spark_consumers.current_state.stored_table import StoredTable
+from sinks.lake.delta.commit import commit
+from sinks.lake.delta.log import query_mark
+from sinks.lake.delta.stored_table import StoredTable, create_table, open_table
 
 MILLION: Final = 1_000_000
 _ROWS: Final = {"state.merge_1m": MILLION, "state.merge_5m": 5 * MILLION}
@@ -129,18 +129,18 @@ def _turns(folder: Path, changes: Changes, runs: int, *, quick: bool) -> list[tu
     numbers = iter(range(10**9))
     for rows in changes.base():
         staged = table.stage(None, rows, compact=False)
-        commit(driver, [staged], Entry({f"{QUERY_MARK}bench": next(numbers)}))
+        commit(driver, [staged], {query_mark("bench"): next(numbers)})
         table.refresh()
         write_deltalake(theirs, rows, mode="append")
     # A table that has been there for a while has no backlog of compactions.
     while (staged := table.stage(None, sample.schema.empty_table())).rewritten:
-        commit(driver, [staged], Entry())
+        commit(driver, [staged])
         table.refresh()
 
     def merge_ours(rows: pa.Table, deleted: pa.Array) -> None:
         table.refresh()
         staged = table.stage(table.find(rows["_key"]), rows.filter(pc.invert(deleted)))
-        commit(driver, [staged], Entry({f"{QUERY_MARK}bench": next(numbers)}))
+        commit(driver, [staged], {query_mark("bench"): next(numbers)})
 
     def merge_theirs(rows: pa.Table, deleted: pa.Array) -> None:
         marked = rows.append_column("_deleted", deleted)

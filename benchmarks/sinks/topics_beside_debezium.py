@@ -17,9 +17,8 @@ from benchmarks.stack import Stack
 from benchmarks.watch import create_topic, sample_until, tree_cpu_s
 from benchmarks.workloads import QUICK_PART, Workload
 from shardstream.local.processes import ServerProcess
-from spark_consumers.table_topics.envelope.options import EnvelopeOptions
-from spark_consumers.table_topics.options import TopicOptions
-from spark_consumers.table_topics.positions import WrittenSoFar
+from sinks.table_topics.options import EnvelopeOptions, TopicOptions
+from sinks.table_topics.positions import WrittenSoFar
 from topics.kafka.provisioning import provision_positions_topic
 
 NAME: Final = "topics.beside_debezium"
@@ -72,7 +71,7 @@ class _TopicsBenchmark(DrainBenchmark):
 
     def _write_topic(self, waiting: Waiting, keyspace: str, prefix: str) -> DrainRates:
         provision_positions_topic(self._client)
-        topics = TopicOptions(EnvelopeOptions(prefix, keyspace), TASKS)
+        topics = TopicOptions(EnvelopeOptions(keyspace, prefix), TASKS)
         written = WrittenSoFar(self._client, topics)
         folder = self._stack.folder / f"topics-{prefix}"
         folder.mkdir()

@@ -1,1 +1,1 @@
-"""The client of a cache: reads through it, and fills in only what is proven to be fresh."""
+"""The client of a cache: reads through it, and fills in only values that are proven to be fresh."""

@@ -8,14 +8,14 @@ from typing import Final
 
 from caching.key_map import CannotJudge, KeyMap
 from caching.stores.store import KeyChange
-from databases.statement_words import possible_names
+from databases.statements import possible_names
 from event_token import EventToken, MariadbGtidSet, StreamPosition
-from topics.progress.record import MarkKind
+from topics.progress.record import JournalKind
 from topics.records.skip_record import Skip
 from topics.records.vevent import EventType, VEvent
 
 
-class Every(Enum):
+class FloorAction(Enum):
     """What happens to all floors of a cache."""
 
     RAISE = "raise"  # a change of every bucket (rule 12)
@@ -30,15 +30,15 @@ class KeyChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class EveryFloor:
-    """A change of all floors, for a reason that operators are told."""
+class AllFloors:
+    """A change of all floors, with the reason that is reported to operators."""
 
-    every: Every
+    every: FloorAction
     token: EventToken
     reason: str
 
 
-Effect = KeyChanges | EveryFloor
+Effect = KeyChanges | AllFloors
 
 _NO_KEYS: Final = KeyChanges(())
 # GTIDs of MySQL (uuid:number, uuid:tag:number) and of MariaDB (domain-server-number).
@@ -56,28 +56,28 @@ def effect_of(event: VEvent, keys: KeyMap) -> Effect:
             except CannotJudge as error:
                 table = f"{event.database}.{event.table}"
                 reason = f"{where}: the mapper of {table} cannot tell the keys of a row ({error})"
-                return EveryFloor(Every.RENEW, event.token, reason)
+                return AllFloors(FloorAction.RENEW, event.token, reason)
             return KeyChanges(tuple(KeyChange(key, event.token) for key in touched))
         case EventType.DDL:
             if concerns(event.statement or "", keys):
                 reason = f"{where}: DDL on a mapped table"
-                return EveryFloor(Every.RENEW, event.token, reason)
+                return AllFloors(FloorAction.RENEW, event.token, reason)
         case EventType.SKIP:
             skipped = Skip.of(event)
             reason = f"{where}: {skipped.gtids} was skipped ({skipped.reason})"
-            return EveryFloor(Every.RENEW, event.token, reason)
+            return AllFloors(FloorAction.RENEW, event.token, reason)
         case EventType.JOURNAL:
             mark = json.loads(event.statement or "{}")
-            if mark.get("kind") == MarkKind.BEGIN.value:
+            if mark.get("kind") == JournalKind.BEGIN:
                 reason = f"{where}: BEGIN of reshard {mark.get('reshard_id')}"
-                return EveryFloor(Every.RAISE, event.token, reason)
+                return AllFloors(FloorAction.RAISE, event.token, reason)
         case EventType.LAST_PK | EventType.COPY_COMPLETED:
             pass
     return _NO_KEYS
 
 
 def concerns(statement: str, keys: KeyMap) -> bool:
-    """Tell whether a statement may concern a mapped table, by the names in it under any sql_mode.
+    """Return whether a statement may concern a mapped table, by the names in it under any sql_mode.
 
     A table with the same name in another database counts as well: a statement may name it without
     its database, and an unneeded cold start is better than a value that stays for good.
@@ -110,7 +110,7 @@ class Failovers:
                     name = f"{shard}/{place}"
                     self._before[name] = self._before.get(name, frozenset()) | {server}
 
-    def notice(self, event: VEvent) -> EveryFloor | None:
+    def notice(self, event: VEvent) -> AllFloors | None:
         """Return what a change of the server does; None if the one before goes on."""
         found = _server(event.gtid) if event.type in {EventType.ROW, EventType.DDL} else None
         if found is None:
@@ -128,7 +128,7 @@ class Failovers:
             f"shard {event.shard}, {event.gtid}: another server ({server}) writes the shard now; "
             f"values of transactions that the failover lost would stay"
         )
-        return EveryFloor(Every.RENEW, event.token, reason)
+        return AllFloors(FloorAction.RENEW, event.token, reason)
 
 
 def _server(gtid: str) -> tuple[str, str] | None:

@@ -4,6 +4,7 @@ A child process that is forked has no such thread: it begins without floors, so 
 is stored there. Make the cache after the fork.
 """
 
+import asyncio
 import logging
 import os
 import threading
@@ -11,13 +12,12 @@ import weakref
 from functools import partial
 from typing import Final
 
-from caching.invalidating.counters import InvalidatorStatus
-from caching.invalidating.invalidator import Invalidator, InvalidatorOptions
-from caching.invalidating.start import Stream
+from caching.invalidating.invalidator import Invalidator, InvalidatorOptions, InvalidatorStatus
+from caching.invalidating.log import LogStream
 from caching.key_map import KeyMap
-from caching.protocol import Layout
-from caching.stores.memory import MemoryStore
-from caching.stores.memory_floors import MemoryFloors
+from caching.protocol import CacheLayout
+from caching.steps import Call, Steps
+from caching.stores.memory import MemoryFloors, MemoryStore
 from event_token.errors import ShardstreamError
 
 LOG: Final = logging.getLogger(__name__)
@@ -34,15 +34,17 @@ class ProcessStore(MemoryStore):
 
     def __init__(
         self,
-        layout: Layout,
-        stream: Stream,
+        layout: CacheLayout,
+        stream: LogStream,
         keys: KeyMap,
         options: InvalidatorOptions,
         *,
+        is_async: bool,
         stale_ok_s: int = 0,
     ) -> None:
         """Start nothing yet. `options`: without a lease, for nobody else is there."""
-        super().__init__(layout, stale_ok_s=stale_ok_s)
+        super().__init__(layout, stale_ok_s=stale_ok_s, clock_uncertainty=stream.clock)
+        self.is_async = is_async
         os.register_at_fork(after_in_child=partial(_forget, weakref.ref(self)))
         self._said = ""
         self._stop = threading.Event()
@@ -57,11 +59,12 @@ class ProcessStore(MemoryStore):
         """Begin to invalidate, at the ends of the logs."""
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self) -> Steps[None]:
         """End the invalidator."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(CLOSE_S)
+            join = partial(self._thread.join, CLOSE_S)
+            yield Call(asyncio.to_thread, (join,)) if self.is_async else Call(join)
 
     def _run(self) -> None:
         try:

@@ -1,32 +1,82 @@
 """The invalidator of one key range of a cache: reads shard logs, changes floors and values.
 
 Rules named in comments are those of docs/caching.md. Everything here may be repeated: a process
-that is killed, or finds that a node of the store came back older, goes on from what is stored, and
-what it applies again changes nothing.
+that is killed, or finds that a node of the store came back older, goes on from the stored
+positions, and changes that it applies again have no effect.
 """
 
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final
 
 from caching.errors import Reconnected, StoreFull
-from caching.invalidating.counters import InvalidatorCounters, InvalidatorStatus
-from caching.invalidating.effects import Effect, Every, EveryFloor, Failovers, KeyChanges, effect_of
-from caching.invalidating.log_ends import log_ends
-from caching.invalidating.positions import Published, earliest, is_older, reaches
-from caching.invalidating.start import InvalidatorStart, StartAt, Stream, first_position
+from caching.invalidating.effects import (
+    AllFloors,
+    Effect,
+    Failovers,
+    FloorAction,
+    KeyChanges,
+    effect_of,
+)
+from caching.invalidating.log import (
+    InvalidatorStart,
+    LogStream,
+    PublishedPosition,
+    StartAt,
+    earliest,
+    first_position,
+    is_older,
+    log_ends,
+    reaches,
+)
 from caching.key_map import KeyMap
 from caching.protocol import Floor
-from caching.protocol.floor import GENERATION_BYTES
+from caching.protocol.stored_forms import GENERATION_BYTES
 from caching.stores.store import FloorStore, KeyChange
 from event_token import EventToken, Retry, StreamPosition
 from topics.errors import PositionTooOld
+from topics.named_readers import ReaderReporter
 from topics.records.vevent import VEvent
 from topics.stream.subscriber import StreamSubscriber
+
+
+@dataclass(slots=True)
+class InvalidatorCounters:
+    """Sums since the invalidator was started.
+
+    `changes`: events read. `keys`: keys that they touched. `cas_retries`: buckets decided on again,
+    because somebody wrote to them meanwhile. `store_rewinds`: times that a node came back older.
+    """
+
+    changes: int = 0
+    keys: int = 0
+    floors_raised: int = 0
+    values_removed: int = 0
+    floors_made: int = 0
+    generations_renewed: int = 0
+    cas_retries: int = 0
+    store_rewinds: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class InvalidatorStatus(InvalidatorCounters):
+    """The state of an invalidator, with its sums.
+
+    `state`: "standby" (another one has the lease), "running" or "waiting" (for the store or for
+    Kafka, see `note`). `behind_s`: the age of the oldest shard, `oldest_shard`, by this host's
+    clock. `position_age_s`: seconds since a position was last stored, None before the first time.
+    """
+
+    state: str
+    behind_s: float | None
+    oldest_shard: str | None
+    position_age_s: float | None
+    note: str = ""
+
 
 # Events per call to the store: larger gains little, and delays the first of them.
 EVENTS_MAX: Final = 500
@@ -57,15 +107,17 @@ class Invalidator:
     `open_floors` connects to the store, again after each standby. `report` gets a status after
     every publication and whenever something happens that operators should know (its `note`).
     Halts of the stream and of the KeyMap end `run`; everything that passes is waited for.
+    `reporter`: reports the stored position as a named reader does.
     """
 
     def __init__(
         self,
-        stream: Stream,
+        stream: LogStream,
         keys: KeyMap,
         open_floors: Callable[[], FloorStore],
         options: InvalidatorOptions,
         report: Callable[[InvalidatorStatus], None],
+        reporter: ReaderReporter | None = None,
     ) -> None:
         """Connect to nothing yet."""
         self.counters = InvalidatorCounters()
@@ -75,13 +127,14 @@ class Invalidator:
         self._open_floors = open_floors
         self._options = options
         self._report = report
+        self._reporter = reporter
         self._holder = secrets.token_bytes(16)
         self._floors = open_floors()
         self._events: StreamSubscriber | None = None
         self._done: StreamPosition | None = None  # everything before it has been applied
         self._after: StreamPosition | None = None  # the position after `_pending`
         self._pending: list[Effect] = []  # taken, and not known to be applied
-        self._seen: dict[str, bytes | None] = {}  # what was last seen stored, by node
+        self._seen: dict[str, bytes | None] = {}  # the stored positions as last seen, by node
         self._found: dict[str, bytes | None] = {}  # on new connections that are not gone on from
         self._start = options.start
         self._failovers = Failovers(StreamPosition(0, 0))
@@ -100,15 +153,17 @@ class Invalidator:
                     self._step(stop)
                 except Reconnected as error:
                     self._is_resumed = False
-                    self._tell("running", str(error))
+                    self._report_state("running", str(error))
                 except PositionTooOld as error:
                     self._lose_place(error)
                 except Retry as error:  # a StoreError, or Kafka: nothing has moved
-                    self._tell("waiting", str(error))
+                    self._report_state("waiting", str(error))
                     stop.wait(PAUSE_S)
         finally:
             self._close_events()
             self._floors.close()
+            if self._reporter is not None:
+                self._reporter.close()
 
     def _step(self, stop: threading.Event) -> None:
         if not self._is_resumed:
@@ -123,8 +178,20 @@ class Invalidator:
             if not self._hold_lease(stop):
                 return
             self._publish()
+            self._note_position()
             self._make_floors()
-            self._tell("running")
+            self._report_state("running")
+
+    def _note_position(self) -> None:
+        """Report the earliest of the stored places: a restart needs the logs from there on."""
+        if self._reporter is None:
+            return
+        stored = [each and PublishedPosition.parse(each) for each in self._seen.values()]
+        places = [each.position for each in stored if each]
+        if len(places) < len(stored):  # a flushed node has no place before it is renewed
+            return
+        begin = earliest(places, self._stream.ancestors() if self._is_elsewhere() else {})
+        self._reporter.note(lambda: begin)
 
     def _hold_lease(self, stop: threading.Event) -> bool:
         """Take or extend the lease; False after a wait in which another invalidator had it."""
@@ -135,7 +202,9 @@ class Invalidator:
         if self._floors.lease(self._range, self._holder, self._options.lease_ms):
             return True
         if self._state != "standby":
-            self._tell("standby", f"another invalidator has the lease of {self._range}")
+            self._report_state("standby", f"another invalidator has the lease of {self._range}")
+            if self._reporter is not None:  # the other one reports under the name from now on
+                self._reporter.drop()
         self._close_events()
         self._is_resumed, self._done = False, None
         stop.wait(PAUSE_S)
@@ -153,7 +222,7 @@ class Invalidator:
     def _resume(self) -> None:
         """Go on from the earliest position of all nodes with new connections (rules 10, 11)."""
         self._note_stored(self._floors.resume(self._range))
-        found = {node: Published.parse(each) for node, each in self._found.items()}
+        found = {node: PublishedPosition.parse(each) for node, each in self._found.items()}
         stored = [each for each in found.values() if each is not None]
         places = [each.position for each in stored]
         if self._is_unresumable or self._start is StartAt.LATEST:
@@ -165,7 +234,7 @@ class Invalidator:
             begin = earliest([self._done, *places], self._stream.ancestors())
             self.counters.store_rewinds += begin.shards != self._done.shards
         self._close_events()
-        self._floors.tell_layout()
+        self._floors.store_layout()
         self._done, self._pending = begin, []
         self._count = max([self._count, *(each.count for each in stored)])
         # The ends of the logs are asked for after `begin` is known: no change is between them.
@@ -177,7 +246,7 @@ class Invalidator:
         self._failovers = Failovers(begin)
 
     def _lose_place(self, error: PositionTooOld) -> None:
-        self._tell(
+        self._report_state(
             "running", f"{error}. All values are taken out of use, and the logs' ends follow"
         )
         self._close_events()
@@ -186,15 +255,15 @@ class Invalidator:
     def _renew(self, nodes: list[str]) -> None:
         """Give all floors of nodes new generations at the logs' ends, then publish (rule 10)."""
         assert self._done is not None  # noqa: S101 - nodes are renewed once the start is known
-        self._floors.tell_layout()
+        self._floors.store_layout()
         ends = self._ends()
         renewed = self._floors.change_floors(nodes, partial(_renewed, ends=ends))
         self.counters.generations_renewed += renewed
         self._count += 1
-        new = Published(self._count, self._done).to_bytes()
+        new = PublishedPosition(self._count, self._done).to_bytes()
         lost = self._floors.publish(self._range, {n: (self._seen.get(n), new) for n in nodes})
         self._seen |= {**dict.fromkeys(nodes, new), **lost}
-        self._tell(
+        self._report_state(
             "running",
             f"{len(nodes)} node(s) of the store had no position to go on from: "
             f"{renewed} floors got new generations",
@@ -231,17 +300,17 @@ class Invalidator:
             if isinstance(effect, KeyChanges):
                 changes |= dict.fromkeys(effect.changes)
             for every in (renewal, effect):
-                if isinstance(every, EveryFloor):
+                if isinstance(every, AllFloors):
                     yield KeyChanges(tuple(changes))
                     changes = {}
                     yield every
         yield KeyChanges(tuple(changes))
 
     def _apply(self) -> None:
-        """Apply what is pending; what raises is applied again, in order."""
+        """Apply the pending effects; one that raises is applied again, in order."""
         while self._pending:
             effect = self._pending[0]
-            if isinstance(effect, EveryFloor):
+            if isinstance(effect, AllFloors):
                 self._change_all(effect)
             elif effect.changes:
                 done = self._floors.invalidate(effect.changes)
@@ -252,8 +321,8 @@ class Invalidator:
             del self._pending[0]
         self._done = self._after or self._done
 
-    def _change_all(self, effect: EveryFloor) -> None:
-        if effect.every is Every.RAISE:
+    def _change_all(self, effect: AllFloors) -> None:
+        if effect.every is FloorAction.RAISE:
             changed = self._floors.change_floors(
                 self._floors.nodes, lambda floor: floor.raised(effect.token)
             )
@@ -263,7 +332,7 @@ class Invalidator:
             self._floors.nodes, partial(_renewed, ends=[effect.token])
         )
         self.counters.generations_renewed += changed
-        self._tell("running", f"{effect.reason}: {changed} floors got new generations")
+        self._report_state("running", f"{effect.reason}: {changed} floors got new generations")
 
     # Positions and floors -----------------------------------------------------------------------
 
@@ -271,35 +340,39 @@ class Invalidator:
         """Store the position on every node, never over a newer one (rule 8)."""
         assert self._done is not None  # noqa: S101 - it is resumed
         ancestors = self._stream.ancestors() if self._is_elsewhere() else {}
-        found = {node: Published.parse(stored) for node, stored in self._seen.items()}
+        found = {node: PublishedPosition.parse(stored) for node, stored in self._seen.items()}
         due = {
             node: self._seen[node]
             for node, each in found.items()
             if each is not None and reaches(self._done, each.position, ancestors)
         }
         self._count += 1
-        new = Published(self._count, self._done).to_bytes()
+        new = PublishedPosition(self._count, self._done).to_bytes()
         try:
             lost = self._floors.publish(self._range, {n: (seen, new) for n, seen in due.items()})
         except StoreFull as error:
-            self._tell("running", f"{error}: the position was not stored")
+            self._report_state("running", f"{error}: the position was not stored")
             return
         self._seen |= {**dict.fromkeys(due, new), **lost}
-        others = [each for stored in lost.values() if (each := Published.parse(stored))]
+        others = [each for stored in lost.values() if (each := PublishedPosition.parse(stored))]
         self._count = max([self._count, *(each.count for each in others)])
         # A node may come back older on a connection that stays open: REPLICAOF and back.
-        if back := {n: s for n, s in lost.items() if is_older(Published.parse(s), found[n])}:
+        if back := {
+            n: s for n, s in lost.items() if is_older(PublishedPosition.parse(s), found[n])
+        }:
             self._found |= back
             raise Reconnected(next(iter(back)))
         if due.keys() - lost.keys():
             self._published_s = time.monotonic()
-        if flushed := [n for n, stored in self._seen.items() if Published.parse(stored) is None]:
+        if flushed := [
+            n for n, stored in self._seen.items() if PublishedPosition.parse(stored) is None
+        ]:
             self._renew(flushed)
 
     def _is_elsewhere(self) -> bool:
-        """Tell whether a stored position is of other shards, which only the topology relates."""
+        """Return whether a stored position is of other shards, which only the topology relates."""
         assert self._done is not None  # noqa: S101 - it is resumed
-        stored = (Published.parse(each) for each in self._seen.values())
+        stored = (PublishedPosition.parse(each) for each in self._seen.values())
         return any(
             each and each.position.shards.keys() != self._done.shards.keys() for each in stored
         )
@@ -316,7 +389,7 @@ class Invalidator:
         )
         self.counters.floors_made += made
 
-    # The stream, and what is told ----------------------------------------------------------------
+    # The stream, and reports of the state ------------------------------------------------------
 
     def _open_events(self) -> StreamSubscriber:
         assert self._done is not None  # noqa: S101 - it is resumed
@@ -327,12 +400,10 @@ class Invalidator:
         if events is not None:
             events.close()
 
-    def _read_us(self) -> Mapping[str, int] | None:
-        return None if self._events is None else self._events.read_us
-
-    def _tell(self, state: str, note: str = "") -> None:
+    def _report_state(self, state: str, note: str = "") -> None:
         self._state = state
-        behind_s, oldest = self._stream.behind(self._read_us() or {})
+        read_us = None if self._events is None else self._events.read_us
+        behind_s, oldest = self._stream.behind(read_us or {})
         age_s = None if self._published_s is None else time.monotonic() - self._published_s
         self._report(
             InvalidatorStatus(

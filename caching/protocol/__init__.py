@@ -3,28 +3,24 @@
 from caching.protocol.decisions import (
     Fill,
     Hit,
-    Invalidation,
     Miss,
     MissReason,
     Refusal,
     apply_change,
     decide_fill,
     decide_hit,
-    decide_invalidation,
 )
-from caching.protocol.entry import Entry, Placeholder, parse_slot
-from caching.protocol.floor import Floor
 from caching.protocol.freshness import Freshness, freshness, holds, joined, lacks
-from caching.protocol.layout import Layout
+from caching.protocol.layout import CacheLayout
+from caching.protocol.stored_forms import CacheEntry, Floor, Placeholder, parse_slot
 
 __all__ = [
-    "Entry",
+    "CacheEntry",
     "Fill",
     "Floor",
     "Freshness",
     "Hit",
-    "Invalidation",
-    "Layout",
+    "CacheLayout",
     "Miss",
     "MissReason",
     "Placeholder",
@@ -32,7 +28,6 @@ __all__ = [
     "apply_change",
     "decide_fill",
     "decide_hit",
-    "decide_invalidation",
     "freshness",
     "holds",
     "joined",

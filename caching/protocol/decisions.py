@@ -1,9 +1,10 @@
-"""The three decisions of the protocol: what is a hit, what may be filled in, what must go.
+"""The three decisions of the protocol: hits, fills, and the values that a change removes.
 
 Each takes the bytes of a bucket's floor and of a key's slot as they were read together. What it
 decides may be carried out only while both are still the same bytes: one script on Redis, a
 compare-and-set behind a placeholder on memcached. So no clock and no TTL takes part, and a process
-may stop for an hour between any two steps.
+may stop for an hour between any two steps. `clock` says how far the servers' clocks may be off,
+where reads are compared with changes of other shards.
 """
 
 from collections.abc import Collection
@@ -11,10 +12,25 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from caching.protocol.entry import ENTRY_BYTE, Entry, Placeholder, parse_slot, read_value
-from caching.protocol.floor import FLOOR_BYTE, GENERATION_BYTES, Floor
-from caching.protocol.freshness import Freshness, Tokens, freshness, holds, is_not_older
-from event_token import EventToken
+from caching.protocol.freshness import (
+    Freshness,
+    Tokens,
+    freshness,
+    holds,
+    holds_writes,
+    is_not_older,
+)
+from caching.protocol.stored_forms import (
+    ENTRY_BYTE,
+    FLOOR_BYTE,
+    GENERATION_BYTES,
+    CacheEntry,
+    Floor,
+    Placeholder,
+    parse_slot,
+    read_value,
+)
+from event_token import ClockUncertainty, EventToken
 
 
 class MissReason(Enum):
@@ -51,7 +67,7 @@ class Hit(NamedTuple):
     def tokens(self) -> Tokens:
         """The tokens of the reads that the value was made of; none if they are broken."""
         found = parse_slot(self.stored)
-        return found.tokens if isinstance(found, Entry) else {}
+        return found.tokens if isinstance(found, CacheEntry) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +84,6 @@ class Fill:
     generation: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Invalidation:
-    """What a change does to its bucket and key: the new floor, and whether the value goes."""
-
-    floor: bytes
-    remove: bool
-
-
 _GENERATION_END = 1 + GENERATION_BYTES
 
 _REFUSALS = {
@@ -86,12 +94,16 @@ _REFUSALS = {
 
 
 def decide_hit(
-    floor: bytes | None, slot: bytes | None, newer_than: Collection[EventToken] = ()
+    floor: bytes | None,
+    slot: bytes | None,
+    clock: ClockUncertainty,
+    newer_than: Collection[EventToken] = (),
 ) -> Hit | Miss:
-    """Decide whether the slot answers a read that must hold every change in `newer_than`.
+    """Decide whether the slot answers a read that must hold every write in `newer_than`.
 
-    Of the floor only the generation counts, so a hit does not read its tokens. A missing floor is
-    told first, because somebody has to ask for it.
+    A write on a shard that no row of the value was read on says nothing about the value. Of the
+    floor only the generation counts, so a hit does not read its tokens. A missing floor is
+    reported first, because somebody has to ask for it.
     """
     if floor is None or len(floor) <= _GENERATION_END or floor[0] != FLOOR_BYTE:
         return Miss(MissReason.NO_FLOOR)
@@ -106,49 +118,48 @@ def decide_hit(
     if slot[1:_GENERATION_END] != floor[1:_GENERATION_END]:
         return Miss(MissReason.GENERATION)
     hit = Hit(*found, slot)
-    if newer_than and not all(holds(hit.tokens, change) for change in newer_than):
+    if newer_than and not holds_writes(hit.tokens, newer_than, clock):
         return Miss(MissReason.TOO_OLD)
     return hit
 
 
-def decide_fill(floor: bytes | None, slot: bytes | None, read: Tokens) -> Fill | Refusal:
+def decide_fill(
+    floor: bytes | None,
+    slot: bytes | None,
+    read: Tokens,
+    clock: ClockUncertainty,
+) -> Fill | Refusal:
     """Decide whether a value that was read at these tokens may enter the slot."""
     present = Floor.parse(floor)
     if present is None:
         return Refusal.NO_FLOOR
-    fresh = freshness(read, present.tokens)
+    fresh = freshness(read, present.tokens, clock)
     if fresh is not Freshness.FRESH:
         return _REFUSALS[fresh]
     found = parse_slot(slot)
-    is_live = isinstance(found, Entry) and found.generation == present.generation
-    if isinstance(found, Entry) and is_live and not is_not_older(read, found.tokens):
+    is_live = isinstance(found, CacheEntry) and found.generation == present.generation
+    if isinstance(found, CacheEntry) and is_live and not is_not_older(read, found.tokens, clock):
         return Refusal.REPLACED
     return Fill(present.generation)
 
 
-def decide_invalidation(
-    floor: bytes | None, slot: bytes | None, change: EventToken
-) -> Invalidation | None:
-    """Decide what a change of the key does; None if the floor is missing and has to be made.
+def apply_change(
+    floor: Floor,
+    slot: bytes | None,
+    change: EventToken,
+    clock: ClockUncertainty,
+) -> tuple[Floor, bool]:
+    """Return the floor that a change of the key raises, and whether the value goes.
 
     The floor is raised before the value goes, or both in one step. The value stays only if it is
     proven to hold the change; a placeholder always goes.
     """
-    present = Floor.parse(floor)
-    if present is None:
-        return None
-    raised, remove = apply_change(present, slot, change)
-    return Invalidation(raised.to_bytes(), remove)
-
-
-def apply_change(floor: Floor, slot: bytes | None, change: EventToken) -> tuple[Floor, bool]:
-    """Return the raised floor, and whether the value goes; see `decide_invalidation`."""
     if slot is None:
         return floor.raised(change), False
     found = parse_slot(slot)
     stays = (
-        isinstance(found, Entry)
+        isinstance(found, CacheEntry)
         and found.generation == floor.generation
-        and holds(found.tokens, change)
+        and holds(found.tokens, change, clock)
     )
     return floor.raised(change), not stays

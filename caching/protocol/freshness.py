@@ -1,6 +1,15 @@
 """What one set of tokens proves about another: the comparisons on which the protocol rests.
 
-All three take tokens by shard name. UNKNOWN proves nothing: it never fills and never keeps.
+All take tokens by shard name. UNKNOWN proves nothing: it never fills and never keeps.
+
+`clock`: how far the servers' clocks may be off. It counts where a read is compared with a change of
+another shard. Floors are joined without it: their tokens are of the logs, in which a target's times
+begin at its hop time, behind everything in its sources' logs, whatever the clocks say. With it, the
+last changes of a source would keep their buckets closed for reads without a time.
+
+The writes of a session are joined without it, too, but their times are those at which servers were
+asked after the commit. So a write on a source that is asked for only after a session's write on the
+target can succeed it: then values that were read on the source do not have to hold the latter.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,7 +17,15 @@ from enum import Enum
 from functools import lru_cache
 from itertools import combinations
 
-from event_token import EventToken, KeyRange, Order, ShardName, compare, covers
+from event_token import (
+    ClockUncertainty,
+    EventToken,
+    KeyRange,
+    Order,
+    ShardName,
+    compare,
+    covers,
+)
 
 Tokens = Mapping[str, EventToken]
 
@@ -26,8 +43,8 @@ class Freshness(Enum):
     UNCOVERED = "uncovered"
 
 
-def freshness(read: Tokens, floor: Tokens) -> Freshness:
-    """Tell whether a read is proven to hold every change that the floor names.
+def freshness(read: Tokens, floor: Tokens, clock: ClockUncertainty) -> Freshness:
+    """Return whether a read is proven to hold every change that the floor names.
 
     FRESH: for every shard that was read, the floor's tokens that overlap its key range cover that
     range, and the read's token is NEWER than or EQUAL to each of them. A read without tokens
@@ -41,7 +58,7 @@ def freshness(read: Tokens, floor: Tokens) -> Freshness:
         key_range = _range(shard)
         if not covers((_range(each.shard) for each in below), key_range):
             return Freshness.UNCOVERED
-        orders = {compare(token, each) for each in below}
+        orders = {compare(token, each, clock) for each in below}
         if Order.OLDER in orders:
             return Freshness.OLDER
         if not orders <= _AT_LEAST:
@@ -49,25 +66,44 @@ def freshness(read: Tokens, floor: Tokens) -> Freshness:
     return worst
 
 
-def holds(tokens: Tokens, change: EventToken) -> bool:
-    """Tell whether what was read at these tokens is proven to hold the change.
+def holds(tokens: Tokens, change: EventToken, clock: ClockUncertainty) -> bool:
+    """Return whether a read at these tokens is proven to hold the change.
 
     At least one of them is of a shard that overlaps the change's, and all those are NEWER than or
     EQUAL to it.
     """
     overlapping = _overlapping(tokens, change.shard)
-    return bool(overlapping) and all(compare(each, change) in _AT_LEAST for each in overlapping)
+    return bool(overlapping) and all(
+        compare(each, change, clock) in _AT_LEAST for each in overlapping
+    )
 
 
-def lacks(tokens: Tokens, change: EventToken) -> bool:
-    """Tell whether what was read at these tokens is proven to be from before the change."""
-    return any(compare(each, change) is Order.OLDER for each in _overlapping(tokens, change.shard))
+def holds_writes(tokens: Tokens, writes: Iterable[EventToken], clock: ClockUncertainty) -> bool:
+    """Return whether a value that was read at these tokens is proven to hold a session's writes.
+
+    A write constrains a value only through those of its tokens whose shards overlap the write's:
+    each of these must be NEWER than or EQUAL to it. Shards overlap their sources and targets, so
+    this follows splits and merges. If no token overlaps, no row of the value was read where the
+    write was made. A value without tokens proves nothing.
+    """
+    return bool(tokens) and all(
+        compare(each, write, clock) in _AT_LEAST
+        for write in writes
+        for each in _overlapping(tokens, write.shard)
+    )
 
 
-def is_not_older(read: Tokens, present: Tokens) -> bool:
-    """Tell whether a read may replace a value: proven at least as new on every shard they share."""
+def lacks(tokens: Tokens, change: EventToken, clock: ClockUncertainty) -> bool:
+    """Return whether a read at these tokens is proven to be from before the change."""
+    return any(
+        compare(each, change, clock) is Order.OLDER for each in _overlapping(tokens, change.shard)
+    )
+
+
+def is_not_older(read: Tokens, present: Tokens, clock: ClockUncertainty) -> bool:
+    """Return whether a read is proven to be as new as a value on every shard they share."""
     return all(
-        compare(token, each) in _AT_LEAST
+        compare(token, each, clock) in _AT_LEAST
         for each in present.values()
         for token in _overlapping(read, each.shard)
     )
@@ -117,7 +153,7 @@ def _range(shard: str) -> KeyRange:
 
 @lru_cache(_SHARDS_CACHED)
 def _are_disjoint(shards: tuple[str, ...]) -> bool:
-    """Tell whether no two of the shards overlap, so that none can succeed another."""
+    """Return whether no two of the shards overlap, so that none can succeed another."""
     return not any(_overlap(*pair) for pair in combinations(shards, 2))
 
 

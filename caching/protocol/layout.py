@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True)
-class Layout:
+class CacheLayout:
     """The layout of one cache; who disagrees on any part of it uses other keys.
 
     `cache` is its name, `buckets` the number of buckets (a multiple of 64), `nodes` the sorted

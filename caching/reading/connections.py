@@ -21,7 +21,7 @@ HIDDEN_S: Final = 10.0
 # Shutdown, network faults, killed, and closed by the server for idling.
 _LOST: Final = frozenset({1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1927, 3169, 4031})
 _CLIENT_ERRORS: Final = range(2000, 2100)
-# No such database, table or column (of an earlier release), or no privilege for it.
+# No such database, table or column, or no privilege for it.
 _HIDDEN: Final = frozenset({1044, 1049, 1054, 1142, 1143, 1146})
 
 
@@ -34,12 +34,24 @@ class OpenConnection:
     hidden_until_s: float = 0.0
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        """The rows of one of our statements, whatever cursor the driver makes; none for SET.
+        """The rows of one of our statements, with any cursor of the driver; none for SET.
 
         Raises ServerLost, ServerRefused, or the driver's own error.
         """
         with driver_errors("asking a server"):
             return [_plain(row) for row in self.query(statement, ())]
+
+    def ask_named(self, statement: str) -> list[dict[str, Any]]:
+        """The rows of one of our statements by column name; errors as of `ask`."""
+        with driver_errors("asking a server"):
+            cursor = self.raw.cursor()
+            try:
+                cursor.execute(statement)
+                names = [str(column[0]) for column in cursor.description]
+                return [dict(zip(names, _plain(row), strict=True)) for row in cursor.fetchall()]
+            finally:
+                with suppress(Exception):  # the connection is gone, with its cursor
+                    cursor.close()
 
     def ask_if_shown(self, statement: str) -> list[tuple[Any, ...]] | None:
         """The rows of one of our statements; None if a table is missing or forbidden."""

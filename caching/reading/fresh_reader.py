@@ -4,17 +4,25 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Self
+from datetime import datetime, timedelta
+from typing import Any, Final, Self
 
-from caching.errors import Stale
-from caching.findings import Findings
+from caching.errors import CacheFindings, NotServing, Stale, TooOld
 from caching.protocol.freshness import holds
-from caching.reading.checks import Asked, check_servers
 from caching.reading.connections import HIDDEN_S, Connect, OpenConnection, Server, error_code
-from caching.reading.shard_time import time_columns
-from caching.reading.snapshots import Opening, Snapshots, snapshots_of, transaction
-from databases.errors import ServerLost
+from caching.reading.reader import FreshRows, ServerRole
+from caching.reading.snapshots import (
+    ReadTransaction,
+    Snapshots,
+    TimeBound,
+    snapshots_of,
+    time_columns,
+    transaction,
+)
+from databases.errors import ServerLost, ServerRefused
+from databases.internal_tables import HEARTBEAT
 from event_token import (
+    ClockUncertainty,
     EventToken,
     Flavor,
     KeyRange,
@@ -24,15 +32,14 @@ from event_token import (
     UsageError,
     compare,
 )
+from event_token.decoded import time_text
+from topics.records.values import EPOCH_UTC
+from topics.start.start_forms import parse_time
 
-ServerRole = Literal["any", "replica", "primary"]
-
-# How often a read is begun again: the snapshot's position cannot be told, or a DDL statement came
+# How often a read is begun again: the position of the snapshot is unknown, or a DDL statement came
 # between snapshot and read.
 REPEATS_MAX: Final = 1
-# An idle connection may have died with its server; a new one that dies, too, says more.
-CONNECTIONS_MAX: Final = 2
-# Between two looks where a server cannot be told what to wait for.
+# Between two attempts where a server has nothing to wait for.
 POLL_S: Final = 0.005
 
 _FRESHER: Final = {
@@ -45,29 +52,14 @@ _FRESHER: Final = {
 LOOK_S_MAX: Final = 0.05
 # The definition of a table is newer than the snapshot: of the read's, or of the shard's times.
 _DEFINITION_CHANGED: Final = 1412
+# gtid_mode may also be ON_PERMISSIVE, with transactions that have no GTID.
+_ON: Final = frozenset({"1", "ON"})
+TIMES_GRANT: Final = "GRANT SELECT ON `_shardstream`.* TO the account"
 
 
 @dataclass(frozen=True, slots=True)
-class FreshRows:
-    """Rows as the driver returns them, and what they are proven to hold.
-
-    `token`: every change up to it is in the rows; None if it was not asked for or cannot be told.
-    `fresher`: whether they hold at least what the compared token does; None if that is unknown.
-    `server`: the host name and port of the server that answered, as it gives them, `is_primary` its
-    role. `has_waited`: a server was given time to catch up.
-    """
-
-    rows: list[Any]
-    token: EventToken | None
-    fresher: bool | None
-    server: str
-    is_primary: bool = False
-    has_waited: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to read, and what the answer must hold."""
+class _Request:
+    """What to read, and what the answer must hold: changes, and all up to a time or an age."""
 
     sql: str
     args: Any
@@ -75,37 +67,73 @@ class Request:
     wait_s: float
     role: ServerRole
     prefer: str | None = None
+    up_to_us: int | None = None
+    age_us_max: int | None = None
+    must_serve: bool = False
+
+    def is_met(self, bound: TimeBound | None) -> bool:
+        """Whether a read is as new as the time and the age demand; None proves neither."""
+        if self.up_to_us is None and self.age_us_max is None:
+            return True
+        return (
+            bound is not None
+            and (self.up_to_us is None or bound.complete_us >= self.up_to_us)
+            and (self.age_us_max is None or bound.age_us <= self.age_us_max)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Rows, the transaction that they were read in, and its token."""
+class _Answer:
+    """Rows, the transaction that they were read in, its token, and the time that they hold."""
 
     rows: list[Any]
-    opening: Opening
+    opening: ReadTransaction
     token: EventToken | None
+    bound: TimeBound | None
     has_waited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
-    """Why a server did not answer: it lacks `wanted`, or has another role (None)."""
+class _Lack:
+    """Why a server did not answer: it lacks `wanted`, is too old, or has another role.
 
-    opening: Opening
+    `bound`: the time that its rows hold. `fault`: why it does not show that the shard serves.
+    """
+
+    opening: ReadTransaction
     token: EventToken | None
-    wanted: EventToken | None
+    wanted: EventToken | None = None
+    is_too_old: bool = False
+    bound: TimeBound | None = None
     has_waited: bool = False
+    fault: NotServing | UsageError | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the next server is asked at once: this one has another role, or is far behind."""
+        return self.wanted is None and not self.is_too_old
 
 
 class FreshReader:
     """Reads one shard. Threads may share a reader; each read has a connection of its own.
 
     `servers`: functions that return a DBAPI connection, replicas first, then the primary. Roles are
-    asked of the servers at each read. `flavor`: "mysql" or "mariadb".
+    asked of the servers at each read. `flavor`: "mysql" or "mariadb". `clock`: how far the clocks
+    of the keyspace's servers may be off, for comparisons with changes of other shards, and that of
+    this host, for ages. `was_target`: whether a reshard has filled the shard. If given, only a
+    server answers whose journal shows that the shard serves: it has no END, and a target has its
+    BEGIN and a time.
     """
 
     def __init__(
-        self, keyspace: str, shard: str, servers: Sequence[Connect], *, flavor: Flavor | str
+        self,
+        keyspace: str,
+        shard: str,
+        servers: Sequence[Connect],
+        *,
+        flavor: Flavor | str,
+        clock: ClockUncertainty = ClockUncertainty(),  # noqa: B008 - frozen
+        was_target: bool | None = None,
     ) -> None:
         """Connect with the first read. UsageError on a shard name or servers that cannot be."""
         self._range = ShardName.parse(shard).key_range
@@ -114,6 +142,8 @@ class FreshReader:
         self.keyspace = keyspace
         self.shard = shard
         self.flavor = Flavor(flavor)
+        self.clock = clock
+        self._was_target = was_target
         self._servers = [Server(connect) for connect in servers]
         self._snapshots: Snapshots = snapshots_of(self.flavor)
         self._times = time_columns(keyspace, shard)
@@ -139,26 +169,47 @@ class FreshReader:
         *,
         include_event_token: bool = True,
         compare_event_token: EventToken | str | None = None,
-        at_least: EventToken | Iterable[EventToken] | None = None,
+        at_least: EventToken | Iterable[EventToken] | datetime | None = None,
+        max_age_ms: int | None = None,
         wait_s: float = 0.05,
         server: ServerRole = "any",
         prefer: str | None = None,
     ) -> FreshRows:
         """Read in a read-only transaction of its own; `args` are the driver's.
 
-        `at_least`: a change, or the writes of a session, of which those count that overlap the
-        shard's key range. A server that lacks one gets `wait_s` seconds, then the next one is
-        asked, and the primary last. `prefer`: the server, as `FreshRows` names it, that is asked
-        before the others of its role. Raises Stale if that lacks it, too, ServerLost if no server
-        answers, ServerRefused, UsageError, and the driver's own errors for the statement.
+        `at_least`: a change; the writes of a session, of which those count that overlap the shard's
+        key range; or a time with a time zone, up to which the rows hold all that was committed.
+        `max_age_ms`: how old the rows may be when the read begins. Times and ages are proven by
+        heartbeat rows and the bounds of clocks in them. A server that lacks what is wanted gets
+        `wait_s` seconds, then the next one is asked, and the primary last. `prefer`: the server, as
+        `FreshRows` names it, that is asked before the others of its role. Raises Stale if that
+        lacks the change, too, TooOld if no server proves the time or age, ServerLost if no server
+        answers, ServerRefused, UsageError, and the driver's own errors for the statement. With
+        `was_target`, NotServing if the shard has ended or not begun, UsageError if its journal is
+        not shown.
         """
-        answer = self.answer(Request(sql, args, self._wanted(at_least), wait_s, server, prefer))
+        up_to_us = None
+        if isinstance(at_least, datetime):
+            up_to_us = parse_time(at_least, "at_least")
+            at_least = None
+        if max_age_ms is not None and max_age_ms < 0:
+            raise UsageError(f"max_age_ms is {max_age_ms}: rows cannot be newer than the read")
+        age_us_max = None if max_age_ms is None else max_age_ms * 1_000
+        wanted = self._wanted(at_least)
+        must_serve = self._was_target is not None
+        answer = self._answer(
+            _Request(sql, args, wanted, wait_s, server, prefer, up_to_us, age_us_max, must_serve)
+        )
         fresher = None
         if compare_event_token is not None and answer.token is not None:
             other = compare_event_token
             other = EventToken.from_string(other) if isinstance(other, str) else other
-            fresher = _FRESHER[compare(answer.token, other)]
+            fresher = _FRESHER[compare(answer.token, other, self.clock)]
         token = answer.token if include_event_token else None
+        bound, age_ms, complete_to = answer.bound, None, None
+        if bound is not None:
+            age_ms = bound.age_us / 1_000
+            complete_to = EPOCH_UTC + timedelta(microseconds=bound.complete_us)
         return FreshRows(
             answer.rows,
             token,
@@ -166,19 +217,103 @@ class FreshReader:
             answer.opening.server,
             answer.opening.is_primary,
             answer.has_waited,
+            age_ms,
+            complete_to,
         )
 
-    def check(self) -> Findings:
-        """Ask every server what a preflight has to know: settings, grants, roles."""
-        asked = Asked(self.keyspace, self.shard, self.flavor, self._snapshots, self._times)
-        return check_servers(asked, self._servers)
+    def check(self) -> CacheFindings:
+        """Ask every server what a preflight has to know: settings, grants, roles.
+
+        A server that does not answer is a warning, unless it is all of them.
+        """
+        where = f"{self.keyspace}/{self.shard}"
+        found = CacheFindings()
+        lost: list[str] = []
+        has_primary = False
+        for server in self._servers:
+            try:
+                with server.connection() as opened:
+                    opening = self._snapshots.begin(opened, self._times)
+                    with transaction(opened):
+                        self._check_server(opened, opening, found)
+                    has_primary |= opening.is_primary
+            except ServerLost as fault:
+                lost.append(f"{where}: {fault}")
+            except (ServerRefused, UsageError) as fault:
+                found.problems.append(f"{where}: {fault}")
+        if len(lost) == len(self._servers):
+            found.problems += lost
+        else:
+            found.warnings += lost
+            if not has_primary and not lost and not found.problems:
+                found.warnings.append(
+                    f"{where}: none of its servers is a primary, from which own writes and keys "
+                    f"that change often are read. Fix: add the primary as the last server"
+                )
+        return found
+
+    def _check_server(
+        self, opened: OpenConnection, opening: ReadTransaction, found: CacheFindings
+    ) -> None:
+        here = f"{self.keyspace}/{self.shard} {opening.server}"
+        for name, value in server_settings(self.flavor, is_primary=opening.is_primary).items():
+            [(is_set,)] = opened.ask(f"SELECT @@GLOBAL.{name}")
+            if str(is_set).upper() not in _ON:
+                found.problems.append(f"{here}: {name}={is_set}. Fix: {value}")
+        if not opening.is_primary:
+            self._check_filters(opened, here, found)
+        times = opening.time
+        if times is None:
+            text = (
+                f"{here}: reads have no time, so they prove nothing across a reshard. Fix: "
+                f"{TIMES_GRANT} (the producer's heartbeat rows create the tables)"
+            )
+            (found.warnings if self._was_target is None else found.problems).append(text)
+        elif times.heartbeat_us and opening.timestamp_us is None and not times.has_ended:
+            found.warnings.append(
+                f"{here}: reads have no time, because commits do not show in the order of the log. "
+                f"Fix: replica_preserve_commit_order=ON and binlog_order_commits=ON (MySQL), or "
+                f"one GTID domain (MariaDB)"
+            )
+        if (
+            times is not None
+            and times.at_max_us > times.at_min_us
+            and not self.clock.uncertainty_us
+        ):
+            found.warnings.append(
+                f"{here}: the producer's clock may be off by "
+                f"{(times.at_max_us - times.at_min_us) // 2} us, but this host's clock is taken as "
+                f"exact, so an age may be too low. Fix: set uncertainty_us in [clock], and give "
+                f"the reader clock=clock_from_settings(None)"
+            )
+        shards = opened.ask_if_shown(f"SELECT keyspace, shard FROM {HEARTBEAT} ORDER BY 1, 2")
+        names = [f"{keyspace}/{shard}" for keyspace, shard in shards or ()]
+        if names and f"{self.keyspace}/{self.shard}" not in names:
+            found.warnings.append(
+                f"{here}: its heartbeat rows are of {', '.join(names)}. Fix: name the servers of "
+                f"{self.shard}, unless this is one of them"
+            )
+
+    def _check_filters(self, opened: OpenConnection, here: str, found: CacheFindings) -> None:
+        try:
+            filters = self._snapshots.filters(opened)
+        except ServerRefused as fault:
+            found.problems.append(f"{here}: replication filters cannot be seen: {fault}")
+            return
+        for name, value in filters:
+            found.problems.append(
+                f"{here}: {name} is {value}: its rows lack changes that its GTIDs name. Fix: do "
+                f"not read from it; or remove the filter here and from the server's option file, "
+                f"and rebuild the server from its source"
+            )
 
     def committed(self, connection: Any) -> EventToken:
         """The token of the commit that this connection has just made, for `at_least`.
 
         On MySQL it holds all that the server has executed by now. Its time is that of the server's
-        clock; without SELECT on `_shardstream.*` there is none. UsageError within a transaction,
-        and on MariaDB if the connection has written nothing.
+        clock now, so ask right behind the commit: what is asked on a source after its END may pass
+        for later than a write on its target. Without SELECT on `_shardstream.*` there is none.
+        UsageError within a transaction, and on MariaDB if the connection has written nothing.
         """
         opened = OpenConnection(connection)
         position, clock_us = self._snapshots.last_commit(opened)
@@ -186,7 +321,7 @@ class FreshReader:
         begun_us = self._begun_us(token)
         if begun_us is None:
             return token
-        # Whatever the clocks: no read of a source of this shard's reshard is as late.
+        # On any clocks: no read of a source of this shard's reshard is as late.
         return replace(token, timestamp_us=max(clock_us, begun_us))
 
     def _begun_us(self, written: EventToken) -> int | None:
@@ -197,15 +332,16 @@ class FreshReader:
         now_s = time.monotonic()
         if self._begun is None and now_s >= self._begun_due_s:
             self._begun_due_s = now_s + HIDDEN_S
-            with suppress(Stale, ServerLost):
-                look = Request("SELECT 1", (), (written,), LOOK_S_MAX, "any")
-                shown = self.answer(look).opening.time
+            # The commit has been made: what refuses the look leaves its token without a time.
+            with suppress(Stale, ServerLost, ServerRefused):
+                look = _Request("SELECT 1", (), (written,), LOOK_S_MAX, "any")
+                shown = self._answer(look).opening.time
                 self._begun = None if shown is None else shown.begun_us
         return self._begun
 
-    def answer(self, request: Request) -> Answer:
+    def _answer(self, request: _Request) -> _Answer:
         """Ask one server after the other. Raises what `execute` raises."""
-        lacks: list[Lack] = []
+        lacks: list[_Lack] = []
         faults: list[ServerLost] = []
         # Roles as they were last: a promoted replica does not get all the reads.
         last = request.role != "primary"
@@ -218,7 +354,7 @@ class FreshReader:
             except ServerLost as fault:
                 faults.append(fault)
                 continue
-            if isinstance(found, Answer):
+            if isinstance(found, _Answer):
                 waited = found.has_waited or any(lack.has_waited for lack in lacks)
                 return replace(found, has_waited=waited)
             lacks.append(found)
@@ -231,15 +367,15 @@ class FreshReader:
             return (at_least,)
         return tuple(token for token in at_least if self._range.overlaps(_range(token)))
 
-    def _ask(self, server: Server, request: Request) -> Answer | Lack:
-        for _ in range(CONNECTIONS_MAX - 1):
-            with suppress(ServerLost), server.connection() as opened:
-                return self._read(server, opened, request)
-            server.close()  # The others have died as well.
+    def _ask(self, server: Server, request: _Request) -> _Answer | _Lack:
+        with suppress(ServerLost), server.connection() as opened:
+            return self._read(server, opened, request)
+        # An idle connection may have died with its server, and the others as well.
+        server.close()
         with server.connection() as opened:
             return self._read(server, opened, request)
 
-    def _read(self, server: Server, opened: OpenConnection, request: Request) -> Answer | Lack:
+    def _read(self, server: Server, opened: OpenConnection, request: _Request) -> _Answer | _Lack:
         deadline_s = time.monotonic() + request.wait_s
         repeats, has_waited = 0, False
         while True:
@@ -255,42 +391,90 @@ class FreshReader:
                 continue
             server.name, server.was_primary = found.opening.server, found.opening.is_primary
             left_s = deadline_s - time.monotonic()
-            if isinstance(found, Answer) or found.wanted is None or left_s <= 0:
+            if isinstance(found, _Answer) or found.is_final or left_s <= 0:
                 return replace(found, has_waited=has_waited)
             self._wait(opened, found, left_s)
             has_waited = True
 
     def _read_once(
-        self, opened: OpenConnection, request: Request, *, is_last: bool
-    ) -> Answer | Lack | None:
+        self, opened: OpenConnection, request: _Request, *, is_last: bool
+    ) -> _Answer | _Lack | None:
         """One transaction. None if the read has to be begun again, unless this `is_last`."""
+        begun_us = time.time_ns() // 1_000
         opening = self._snapshots.begin(opened, self._times)
+        opened_us = time.time_ns() // 1_000
+        bound = opening.bound(begun_us, opened_us, self.clock.uncertainty_us)
         token = self._token(opening)
         with transaction(opened):
             if token is None and not is_last:
                 return None
-            if lack := _lack(opening, token, request):
+            if lack := self._lack(opening, token, bound, request):
                 return lack
             rows = opened.query(request.sql, request.args)
             if self._snapshots.is_settled(opened, opening):
-                return Answer(rows, opening, token)
+                return _Answer(rows, opening, token, bound)
             if not is_last:
                 return None
-            return _lack(opening, None, request) or Answer(rows, opening, None)
+            lack = self._lack(opening, None, bound, request)
+            return lack or _Answer(rows, opening, None, bound)
 
-    def _token(self, opening: Opening) -> EventToken | None:
+    def _lack(
+        self,
+        opening: ReadTransaction,
+        token: EventToken | None,
+        bound: TimeBound | None,
+        request: _Request,
+    ) -> _Lack | None:
+        if request.role != "any" and opening.is_primary is not (request.role == "primary"):
+            return _Lack(opening, token)
+        if request.must_serve and (fault := self._fault(opening)):
+            return _Lack(opening, token, fault=fault)
+        read = {} if token is None else {token.shard: token}
+        for wanted in request.at_least:
+            if not holds(read, wanted, self.clock):
+                return _Lack(opening, token, wanted)
+        if not request.is_met(bound):
+            return _Lack(opening, token, is_too_old=True, bound=bound)
+        return None
+
+    def _fault(self, opening: ReadTransaction) -> NotServing | UsageError | None:
+        """Why a server does not show that the shard serves, None if it does.
+
+        The next one is asked: a replica may have the END of a switch that was cancelled since, or
+        may not have the tables yet.
+        """
+        here = f"{self.keyspace}.{self.shard}: {opening.server}"
+        times = opening.time
+        if times is None:
+            return UsageError(
+                f"{here} does not show whether the shard still serves. Fix: {TIMES_GRANT} (the "
+                f"producer's heartbeat rows create the tables)"
+            )
+        if times.has_ended:
+            return NotServing(f"{here} has its END: a reshard has replaced it")
+        # Without BEGIN the server may be behind the reshard's beginning, where it shows no role. A
+        # time also proves that commits show in order: what was filled in before BEGIN is there.
+        has_begun = bool(times.begun_us) and opening.timestamp_us is not None
+        if has_begun or (not self._was_target and times.begun_us is not None):
+            return None
+        return NotServing(
+            f"{here} does not prove that it has the BEGIN of the reshard that filled the shard: it "
+            f"lags, or commits do not show in the order of the log"
+        )
+
+    def _token(self, opening: ReadTransaction) -> EventToken | None:
         position = opening.position
         if position is None:
             return None
         if isinstance(position, MariadbGtidSet):
-            # A server forgets who wrote before when it writes again; what was read remembers.
+            # A server that writes again forgets the writer before it; the newest position has it.
             position = position.knowing(self._newest)
             if not self._newest.includes(position):
                 self._newest = position
         return EventToken(opening.timestamp_us, self.shard, position)
 
-    def _wait(self, opened: OpenConnection, lack: Lack, left_s: float) -> None:
-        """Wait for what is lacking: by its GTIDs, or for a moment if they say nothing here."""
+    def _wait(self, opened: OpenConnection, lack: _Lack, left_s: float) -> None:
+        """Wait for the missing change: by its GTIDs, or for a moment if they say nothing here."""
         wanted = lack.wanted
         is_here = wanted is not None and wanted.shard == self.shard
         if wanted is not None and is_here and not lack.opening.is_primary:
@@ -299,11 +483,21 @@ class FreshReader:
             time.sleep(min(POLL_S, left_s))
 
     def _no_answer(
-        self, request: Request, lacks: list[Lack], faults: list[ServerLost]
-    ) -> Stale | ServerLost:
+        self, request: _Request, lacks: list[_Lack], faults: list[ServerLost]
+    ) -> NotServing | Stale | TooOld | ServerLost | UsageError:
         where = f"{self.keyspace}.{self.shard}"
         lost = "".join(f"; {fault}" for fault in faults)
+        at_fault = [(lack.opening, lack.fault) for lack in lacks if lack.fault is not None]
+        for opening, fault in at_fault:
+            if opening.is_primary:
+                return type(fault)(f"{fault}{lost}")
+        if too_old := [lack for lack in lacks if lack.is_too_old]:
+            servers = "; ".join(map(_aged, too_old))
+            return TooOld(f"{where}: {_demand(request)}, and no server proves it: {servers}{lost}")
         behind = [(lack, lack.wanted) for lack in lacks if lack.wanted is not None]
+        if at_fault and not behind:
+            _, fault = at_fault[-1]
+            return type(fault)(f"{fault}{lost}")
         if not behind:
             others = ", ".join(lack.opening.server for lack in lacks)
             found = f": {others} has the other role" if others else ""
@@ -316,31 +510,62 @@ class FreshReader:
         return Stale(text, wanted, is_lost=is_lost)
 
 
+def _demand(request: _Request) -> str:
+    """What a read by time, by age or by both asks for."""
+    found = []
+    if request.up_to_us is not None:
+        found.append(f"rows must hold everything up to {time_text(request.up_to_us)}")
+    if request.age_us_max is not None:
+        found.append(f"rows may be {request.age_us_max / 1_000:,.0f} ms old")
+    return " and ".join(found)
+
+
+def _aged(lack: _Lack) -> str:
+    """How old a server's rows can be, or why that is not known."""
+    server, bound, times = _server(lack), lack.bound, lack.opening.time
+    if bound is not None:
+        text = f"{server} may be {bound.age_us / 1_000:,.0f} ms behind"
+        clocks = f" ({bound.clocks_us / 1_000:,.0f} ms of it because clocks may be off)"
+        return text + (clocks if bound.clocks_us else "")
+    if times is None:
+        return f"{server} shows no times: {TIMES_GRANT}"
+    if lack.opening.timestamp_us is None:
+        return (
+            f"{server} has no time: there is no heartbeat row (producer.heartbeat_rows = "
+            '"always"), the shard is within a reshard, or commits do not show in the order of the '
+            "log"
+        )
+    if not times.at_min_us:
+        return (
+            f"{server} has no heartbeat row with an interval: the shard's producer does not know "
+            "how far its clock may be off, and says why"
+        )
+    return (
+        f"{server} has a heartbeat row from this host's future, so a clock is off by more than "
+        f"[clock] says: synchronize that of the producer's host and of this one"
+    )
+
+
+def _server(lack: _Lack) -> str:
+    """A server and its role, for messages."""
+    return f"{lack.opening.server} ({'primary' if lack.opening.is_primary else 'replica'})"
+
+
 def _range(token: EventToken) -> KeyRange:
     return ShardName.parse(token.shard).key_range
 
 
-def _lack(opening: Opening, token: EventToken | None, request: Request) -> Lack | None:
-    if request.role != "any" and opening.is_primary is not (request.role == "primary"):
-        return Lack(opening, token, None)
-    read = {} if token is None else {token.shard: token}
-    for wanted in request.at_least:
-        if not holds(read, wanted):
-            return Lack(opening, token, wanted)
-    return None
-
-
-def _is_known(lack: Lack, wanted: EventToken) -> bool:
+def _is_known(lack: _Lack, wanted: EventToken) -> bool:
     """Whether the server's GTIDs say that it lacks the change."""
     return lack.token is not None and wanted.shard == lack.token.shard
 
 
-def _lacking(lack: Lack, wanted: EventToken, *, is_lost: bool) -> str:
+def _lacking(lack: _Lack, wanted: EventToken, *, is_lost: bool) -> str:
     """What a server lacks, and what to do about it."""
-    server = f"{lack.opening.server} ({'primary' if lack.opening.is_primary else 'replica'})"
+    server = _server(lack)
     if lack.token is None:
         return (
-            f"{server} cannot tell its position: its binlog has just begun a new file. Read again; "
+            f"{server} has no known position: its binlog has just begun a new file. Read again; "
             'producer.heartbeat_rows = "always" keeps an idle server from it'
         )
     if wanted.shard != lack.token.shard:
@@ -355,3 +580,15 @@ def _lacking(lack: Lack, wanted: EventToken, *, is_lost: bool) -> str:
             "Read without it"
         )
     return f"{server} lacks {missing}, and no server that has it answers. Read again later"
+
+
+def server_settings(flavor: Flavor, *, is_primary: bool) -> dict[str, str]:
+    """Return the settings that have to be on, each with the statement that turns it on."""
+    match flavor:
+        case Flavor.MYSQL:
+            return {"gtid_mode": "SET PERSIST gtid_mode = ON, by way of OFF_PERMISSIVE and "
+                                 "ON_PERMISSIVE"}  # fmt: skip
+        case Flavor.MARIADB:
+            strict = {"gtid_strict_mode": "SET GLOBAL gtid_strict_mode = ON"}
+            log = {"log_bin": "start the server with --log-bin"}
+            return strict | log if is_primary else strict

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
 from caching.protocol.freshness import joined
-from caching.protocol.wire import read_tokens, write_tokens
+from caching.protocol.stored_forms import read_tokens, write_tokens
 from event_token import EventToken, ShardName, UsageError
 from event_token.opaque import FieldReader, FieldWriter, OpaqueError, seal, unseal
 

@@ -13,3 +13,5 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON shop.* TO shop@'%';
 CREATE USER reader@'%' IDENTIFIED BY 'demo';
 GRANT SELECT ON shop.* TO reader@'%';
 GRANT SELECT ON performance_schema.replication_connection_configuration TO reader@'%';
+GRANT SELECT ON performance_schema.replication_applier_filters TO reader@'%';
+GRANT SELECT ON performance_schema.replication_applier_global_filters TO reader@'%';

@@ -73,7 +73,7 @@ def _write_value(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> 
         copy(out, buf, pos, column.size)
         # MEDIUMINT comes in four bytes.
         return pos + (4 if column.size == 3 else column.size)
-    if op <= ops.FIXED_BINARY:
+    if op <= ops.LENGTH_LAST or op >= ops.UUID:  # UUID and later: cast to BINARY
         size = read_packed(buf, pos)
         pos += packed_size(buf, pos)
         if pos + size > len(buf):
@@ -105,11 +105,6 @@ def _write_value(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> 
             out.append(u8(0))
         out.write(take(buf, pos, size))
         return pos + size
-    if op >= ops.UUID:
-        size = read_packed(buf, pos)  # cast to BINARY, and below 251: one length byte
-        _write_le(out, size, column.size)
-        copy(out, buf, pos + 1, size)
-        return pos + 1 + size
     raise ValueError(f"operation {op} cannot be copied")
 
 
@@ -240,7 +235,6 @@ class RowPackets:
     """Takes the packets of a result's rows and gathers row images until a piece is full."""
 
     def __init__(self, columns: list[ColumnPlan]) -> None:
-        """Begin with the first row's packet."""
         self._columns: list[ColumnPlan] = columns
         self._out: BytesWriter = BytesWriter()
         self._parts: list[bytes] = []  # of a row that is longer than a packet

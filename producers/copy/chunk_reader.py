@@ -7,19 +7,102 @@ from typing import Any, Final, Protocol
 
 import pymysql
 
-from databases.mariadb_snapshot import SHOW_PLACE, START_SNAPSHOT, Place, snapshot_place
+from databases.catalog import estimated_rows
+from databases.connection import open_connection
+from databases.server_facts import (
+    SHOW_PLACE,
+    START_SNAPSHOT,
+    Place,
+    facts_of,
+    replica_status,
+    snapshot_place,
+)
 from databases.sql import rows
 from event_token import Flavor
-from producers.copy.chunk import Chunk, ChunkJob, ChunkRows, Piece
-from producers.copy.chunk_rows import ChunkConnection
-from producers.copy.chunk_sql import chunk_select, keys_alone
-from producers.copy.definition import TableDefinition, read_definition
-from producers.copy.errors import CannotCopy, ChunkHeld, ChunkSpoiled
-from producers.copy.throttle import Throttle
-from producers.preflight.typed_columns import NOTHING_DECLARED, TypedColumns
-from producers.replication.family import family_of
+from event_token.errors import ShardstreamError
+from producers.copy.chunk import (
+    Chunk,
+    ChunkConnection,
+    ChunkJob,
+    ChunkRows,
+    Piece,
+    chunk_select,
+    keys_alone,
+)
+from producers.copy.definition import (
+    CannotCopy,
+    ChunkHeld,
+    ChunkSpoiled,
+    TableDefinition,
+    read_definition,
+)
 from producers.replication.stream import server_errors
-from producers.settings import ServerSettings
+from producers.settings import ServerSettings, ShardProducerSettings
+
+# One check serves all chunks of this time.
+LOOK_S: Final = 1.0
+_MS_A_SECOND: Final = 1000
+
+
+class Throttle:
+    """Checks the load at most once per LOOK_S; used by one thread."""
+
+    def __init__(self, settings: ShardProducerSettings, server: ServerSettings) -> None:
+        """`server`: the one that is copied from."""
+        self._limits = settings.copy
+        self._others = [other for other in settings.servers if other != server]
+        self._looked_s = 0.0
+        self._reason = ""
+
+    def reason(self, connection: Any) -> str:
+        """Why the next chunk should wait; "" if it need not."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= LOOK_S:
+            self._reason = self._threads(connection) or self._replicas()
+            self._looked_s = now_s
+        return self._reason
+
+    def _threads(self, connection: Any) -> str:
+        allowed = self._limits.max_threads_running
+        if allowed is None:
+            return ""
+        [(_, running)] = rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_running'")
+        if int(running) <= allowed:
+            return ""
+        return f"waits: the server runs {running} threads, more than {allowed}"
+
+    def _replicas(self) -> str:
+        allowed_ms = self._limits.max_replica_lag_ms
+        if allowed_ms is None:
+            return ""
+        for server in self._others:
+            try:
+                lag_s = _lag_s(server)
+            except ShardstreamError as error:
+                return f"waits: the lag of {server.name} is unknown: {error}"
+            if lag_s is None:
+                return f"waits: replication on {server.name} is stopped"
+            if lag_s * _MS_A_SECOND > allowed_ms:
+                return f"waits: {server.name} is {lag_s} s behind, more than {allowed_ms} ms"
+        return ""
+
+
+def _lag_s(server: ServerSettings) -> int | None:
+    """Seconds that a replica is behind, 0 for a primary, None if its replication is stopped."""
+    connection = open_connection(server)
+    try:
+        with server_errors(server, "asking for the lag of"):
+            status = replica_status(connection, server)
+    finally:
+        connection.close()
+    lag_s = 0
+    for row in status:
+        lag = row.get("Seconds_Behind_Source", row.get("Seconds_Behind_Master"))
+        if lag is None:
+            return None
+        lag_s = max(lag_s, int(lag))
+    return lag_s
+
 
 # A transaction is visible some ms after the stream has sent it; with semi-synchronous replication
 # only once its replica has answered.
@@ -36,7 +119,7 @@ _SERVER_ERRORS_FROM: Final = 1000
 _CLIENT: Final = range(2000, 3000)
 
 
-class Snapshot(Protocol):
+class ChunkSnapshot(Protocol):
     """How a server family ties a SELECT to its binlog."""
 
     def begin(self, connection: Any, position: str) -> Place | None:
@@ -112,22 +195,14 @@ def _same(one: str, other: str) -> bool:
 class ChunkReader:
     """Reads chunks of any table over one connection; used by one thread at a time."""
 
-    def __init__(
-        self,
-        server: ServerSettings,
-        flavor: Flavor,
-        text_as_bytes: frozenset[str],
-        throttle: Throttle,
-        typed_columns: TypedColumns = NOTHING_DECLARED,
-    ) -> None:
-        """Connect with the first chunk."""
-        self._text_as_bytes = text_as_bytes
-        self._typed_columns = typed_columns
-        self._throttle = throttle
+    def __init__(self, settings: ShardProducerSettings, server: ServerSettings) -> None:
+        self._settings = settings
         self._server = server
-        self._flavor = flavor
-        self._family = family_of(flavor)
-        self._snapshot: Snapshot = MysqlSnapshot() if flavor is Flavor.MYSQL else MariadbSnapshot()
+        self._throttle = Throttle(settings, server)
+        self._family = facts_of(settings.flavor)
+        self._snapshot: ChunkSnapshot = (
+            MysqlSnapshot() if settings.flavor is Flavor.MYSQL else MariadbSnapshot()
+        )
         self._chunks: ChunkConnection | None = None
 
     def read(self, job: ChunkJob) -> Chunk:
@@ -147,16 +222,11 @@ class ChunkReader:
                 raise ChunkHeld(held)
             begun = self._snapshot.begin(chunks.connection, job.position)
             # Read within the window: a later change of the definition comes as DDL in the log.
-            definition = read_definition(
-                chunks.connection,
-                self._flavor,
-                job.database,
-                job.table,
-                self._text_as_bytes,
-                typed_columns=self._typed_columns,
-            )
+            definition = read_definition(chunks.connection, self._settings, job.database, job.table)
             _check_key(definition, job)
-            estimated = 0 if job.after else _estimated(chunks.connection, job)
+            estimated = 0
+            if not job.after:
+                estimated = estimated_rows(chunks.connection, job.database, job.table) or 0
             began_s = time.monotonic()
             found, is_last = _rows_of(chunks, definition, job)
             elapsed_s = time.monotonic() - began_s
@@ -222,13 +292,3 @@ def _check_key(definition: TableDefinition, job: ChunkJob) -> None:
             f"table {job.database}.{job.table}: its key was ({', '.join(job.key)}) when the copy "
             f"began and is ({', '.join(names)}) now, so the copy cannot resume: start it again"
         )
-
-
-def _estimated(connection: Any, job: ChunkJob) -> int:
-    [(count,)] = rows(
-        connection,
-        "SELECT table_rows FROM information_schema.tables "
-        "WHERE table_schema = %s AND table_name = %s",
-        (job.database, job.table),
-    )
-    return int(count or 0)

@@ -6,6 +6,7 @@ session's thread between transactions of the stream, whose events always go firs
 
 import time
 from collections import deque
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from queue import SimpleQueue
@@ -15,19 +16,17 @@ from databases.errors import ServerLost
 from event_token import ShardstreamError
 from producers.copy.chunk import Chunk, ChunkJob
 from producers.copy.chunk_reader import ChunkReader
-from producers.copy.errors import CannotCopy, ChunkSpoiled, refuse_left_out
+from producers.copy.definition import CannotCopy, ChunkSpoiled, refuse_left_out
 from producers.copy.requests import Inspection, Outcome, carry_out, inspect, outdated
-from producers.copy.table_copier import TableCopier
-from producers.copy.throttle import Throttle
-from producers.copy.windows import Window
+from producers.copy.table_copier import TableCopier, Window
 from producers.decoder import Decoder
+from producers.publisher import Publisher
 from producers.settings import ServerSettings, ShardProducerSettings
-from producers.shard_log.publisher import Publisher
-from topics.names import ShardTopics
 from topics.progress.copy_topic import (
     CopyFeed,
     CopyRecord,
     CopyState,
+    ProvedTable,
     TableCopy,
     encode,
     record_key,
@@ -67,7 +66,7 @@ class Copier:
         self._decoder = decoder
         self._publisher = publisher
         self._writer = decoder.copy_writer
-        self._feed = CopyFeed(settings.kafka, ShardTopics(settings.keyspace, settings.shard))
+        self._feed = CopyFeed(settings.kafka, settings.shard_topics)
         self._feed.read_to_end()
         self._copies: dict[Name, TableCopy] = dict(self._feed.tables)
         self._tables: dict[Name, TableCopier] = {}
@@ -75,14 +74,7 @@ class Copier:
         self._records: list[tuple[bytes, bytes | None]] = []
         self._readers: SimpleQueue[ChunkReader] = SimpleQueue()
         self._all_readers = [
-            ChunkReader(
-                server,
-                settings.flavor,
-                settings.text_as_bytes,
-                Throttle(settings.copy, [s for s in settings.servers if s != server]),
-                settings.typed_columns,
-            )
-            for _ in range(self._limits.tables_at_once + 1)
+            ChunkReader(settings, server) for _ in range(self._limits.tables_at_once + 1)
         ]
         for reader in self._all_readers:
             self._readers.put(reader)
@@ -110,6 +102,14 @@ class Copier:
         for reader in self._all_readers:
             reader.close()
         self._feed.close()
+
+    def take_proved(self) -> Mapping[Name, ProvedTable]:
+        """Return, once, what earlier producers have proved of tables, as the topic has it."""
+        return self._feed.take_proved()
+
+    def write(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Add records of the copy topic to those that the next commit writes."""
+        self._records.extend(records)
 
     @property
     def wait_s_max(self) -> float:
@@ -168,8 +168,7 @@ class Copier:
         for request in list(self._feed.requests.values()):
             if request.id not in self._answered:
                 self._answered.add(request.id)
-                told = self._settings
-                self._inspection = self._pool.submit(inspect, self._server, told, request)
+                self._inspection = self._pool.submit(inspect, self._server, self._settings, request)
                 return
 
     def _carry_out(self, inspection: Inspection) -> None:

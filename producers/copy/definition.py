@@ -5,38 +5,34 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from databases.sql import quoted, rows
-from databases.system_versioned import (
+from databases.catalog import (
     ROW_END,
     ROW_START,
-    SYSTEM_VERSIONED,
-    TABLE_TYPES,
+    TABLE_KINDS,
+    CatalogColumn,
     CatalogTable,
-    catalog_table,
+    read_table,
 )
+from databases.sql import quoted
 from event_token import Flavor
-from producers.copy.errors import CannotCopy
+from event_token.errors import Rebuild, Retry, UsageError
 from producers.decoder.tables.column_types import (
     BIT,
     BLOB,
     BLOB_COMPRESSED,
+    BLOB_NAMES,
     DATE,
-    DATETIME2,
     DOUBLE,
     ENUM,
     FLOAT,
     GEOMETRY,
-    INT24,
+    GEOMETRY_NAMES,
+    INTEGERS,
     JSON,
-    LONG,
-    LONGLONG,
     NEWDECIMAL,
     SET,
-    SHORT,
     STRING,
-    TIME2,
-    TIMESTAMP2,
-    TINY,
+    TEMPORALS,
     VARCHAR,
     VARCHAR_COMPRESSED,
     VECTOR,
@@ -44,29 +40,66 @@ from producers.decoder.tables.column_types import (
     ColumnType,
 )
 from producers.decoder.tables.plan import TablePlan
-from producers.decoder.tables.row_ends import set_row_end
-from producers.decoder.tables.server_columns import is_unlogged
+from producers.decoder.tables.server_columns import is_unlogged, set_row_end
 from producers.decoder.tables.table_map import plan_columns
 from producers.decoder.values import operations as ops
 from producers.decoder.values.charset import UTF8
-from producers.decoder.values.hidden_values import HIDDEN_BYTES
 from producers.decoder.values.wire import encode_string
-from producers.filters.collations import BINARY, collation_number
-from producers.preflight.typed_columns import BYTES, NOTHING_DECLARED, TypedColumns
+from producers.filters.rules import FilterSettings
+from producers.filters.where import BINARY, collation_number
+from producers.settings import ShardProducerSettings
+from producers.typed_columns import BYTES, HIDDEN_BYTES, TypedColumns
+
+
+class CannotCopy(UsageError):  # noqa: N818 - named by what it means
+    """Raised when a table cannot be copied, or not any further; only its own copy fails."""
+
+
+class RowNotCopied(Rebuild):
+    """Raised when a copied row cannot be decoded: the session ends, and with the next its copy.
+
+    Rows before it may have been produced already; only a new session aborts them.
+    """
+
+    def __init__(self, copy_id: str, text: str) -> None:
+        self.copy_id = copy_id
+        super().__init__(text)
+
+
+def refuse_left_out(filters: FilterSettings, database: str, table: str) -> None:
+    """CannotCopy if the filter rules exclude the table: none of its rows may reach the log."""
+    if not filters.includes(database, table):
+        raise CannotCopy(
+            f"table {database}.{table} is excluded by the keyspace's filter rules (include, "
+            "exclude): change the rules, or do not copy it"
+        )
+
+
+class ChunkSpoiled(Retry):
+    """Raised when a chunk cannot be used and is read again."""
+
+
+class ChunkHeld(ChunkSpoiled):
+    """Raised when the server is too busy for a chunk now."""
+
+
+class ChunkTooLarge(ChunkSpoiled):
+    """Raised when a chunk exceeds the memory limit after `rows` rows."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        super().__init__(f"a chunk exceeds the memory limit after {rows} rows")
+
 
 _TYPES: Final = {
-    "tinyint": TINY,
-    "smallint": SHORT,
-    "mediumint": INT24,
-    "int": LONG,
-    "bigint": LONGLONG,
+    **{name: code for code, (name, *_) in INTEGERS.items()},
+    **{name: code for code, (name, *_) in TEMPORALS.items()},
+    **{name: BLOB for names in BLOB_NAMES.values() for name in names},
+    **dict.fromkeys(GEOMETRY_NAMES, GEOMETRY),
     "float": FLOAT,
     "double": DOUBLE,
     "decimal": NEWDECIMAL,
     "date": DATE,
-    "time": TIME2,
-    "datetime": DATETIME2,
-    "timestamp": TIMESTAMP2,
     "year": YEAR,
     "char": STRING,
     "binary": STRING,
@@ -79,22 +112,14 @@ _TYPES: Final = {
     "vector": VECTOR,
     **dict.fromkeys(HIDDEN_BYTES, STRING),  # as they are logged
 }
-# The columns of a system-versioned table that names none, as a catalog would describe them.
-_VERSIONING: Final = [
-    (name, "timestamp", "timestamp(6)", None, None, None, None, 6, None, "NO")
-    for name in (ROW_START, ROW_END)
-]
-# In the order of the servers' numbers; MySQL has two names for the last one.
-GEOMETRIES: Final = (
-    *("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"),
-    *("multipolygon", "geometrycollection"),
-)
-_BLOB_BYTES: Final = {"tiny": 1, "": 2, "medium": 3, "long": 4}
-_BLOB_NAME: Final = re.compile(r"(tiny|medium|long|)(?:text|blob)")
+_BLOB_BYTES: Final = {name: size for size, names in BLOB_NAMES.items() for name in names}
 # One label of a column type: quotes are doubled, control characters and \ escaped by \.
 _LABEL: Final = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
 _ESCAPED: Final = re.compile(r"''|\\(.)", re.DOTALL)
 _ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r"}
+# The catalog has labels in utf8mb3, with ? for what that lacks: of these it lacks nothing.
+_SHOWN_CHARSETS: Final = frozenset(("ascii", "latin1", "utf8mb3"))
+_LISTS: Final = ("enum", "set")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,84 +149,72 @@ class TableDefinition:
 
 
 def read_definition(
-    connection: Any,
-    flavor: Flavor,
-    database: str,
-    table: str,
-    text_as_bytes: frozenset[str] = frozenset(),
-    *,
-    typed_columns: TypedColumns = NOTHING_DECLARED,
+    connection: Any, settings: ShardProducerSettings, database: str, table: str
 ) -> TableDefinition:
-    """The table's present definition. CannotCopy, naming the table, if it cannot be copied.
-
-    `text_as_bytes`: columns, as database.table.column, whose text is logged as raw bytes.
-    `typed_columns`: declared types of columns that MariaDB's binlog shows as BINARY.
-    """
+    """The table's present definition. CannotCopy, naming the table, if it cannot be copied."""
     name = f"{database}.{table}"
-    found = rows(
-        connection,
-        "SELECT column_name, data_type, column_type, character_set_name, character_octet_length, "
-        "numeric_precision, numeric_scale, datetime_precision, collation_name, is_nullable, "
-        "generation_expression "
-        "FROM information_schema.columns "
-        "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
-        (database, table),
-    )
-    if not found:
-        raise _not_there(name)
-    found = [tuple(column) for *column, how in found if not is_unlogged(flavor, how)]
-    engine, versioning = _engine(connection, flavor, database, table)
-    if versioning is not None and all(column[0] != versioning.row_end for column in found):
-        found += _VERSIONING
-    columns = [_column_type(name, flavor, i, *column) for i, column in enumerate(found)]
-    for column in columns:
-        column.is_kept_as_bytes = f"{name}.{column.name}" in text_as_bytes
-    hidden = frozenset(str(column[0]) for column in found if column[1] in HIDDEN_BYTES)
-    if flavor is Flavor.MARIADB:
-        _declare(name, columns, {str(c[0]): str(c[2]) for c in found}, typed_columns)
+    there = _existing_table(connection, database, table)
+    found = logged_columns(there, settings.flavor)
+    if settings.flavor is Flavor.MARIADB:
+        _check_declared(name, found, settings.typed_columns)
+    columns = [column_type(name, settings, i, column) for i, column in enumerate(found)]
+    hidden = frozenset(column.name for column in found if column.data_type in HIDDEN_BYTES)
     names = [column.name for column in columns]
-    row_end = "" if versioning is None else versioning.row_end
-    index, key = _key(name, names, _index_rows(connection, database, table), row_end)
+    index, key = _key(name, names, index_parts(connection, database, table), there.row_end)
     plan = TablePlan(b"", database, table)
     plan.key_prefix = encode_string(database) + encode_string(table)
     plan.problem = plan_columns(plan, columns, [column.index for column in key])
     if plan.problem:
         raise CannotCopy(f"table {name}: {plan.problem}")
-    if versioning is not None:
-        set_row_end(plan, row_end)
+    if there.row_end:
+        set_row_end(plan, there.row_end)
     _read_as_selected(plan)
-    is_in_snapshots = engine == "innodb"
+    is_in_snapshots = there.entry.engine.lower() == "innodb"
     return TableDefinition(database, table, plan, key, index, hidden, is_in_snapshots)
 
 
-def _not_there(name: str) -> CannotCopy:
-    return CannotCopy(f"table {name} does not exist, or the account has no SELECT privilege on it")
-
-
-def _engine(
-    connection: Any, flavor: Flavor, database: str, table: str
-) -> tuple[str, CatalogTable | None]:
-    """Return a table's engine in lower case, and its columns if it is system-versioned.
-
-    CannotCopy unless it is a table of that name.
-    """
+def _existing_table(connection: Any, database: str, table: str) -> CatalogTable:
+    """The table in the catalog. CannotCopy unless it is one that has rows, of that very name."""
     name = f"{database}.{table}"
-    found = rows(
-        connection,
-        "SELECT table_type, engine, table_schema, table_name FROM information_schema.tables "
-        "WHERE table_schema = %s AND table_name = %s",
-        (database, table),
+    there = read_table(connection, database, table)
+    if there is None or not there.columns:
+        raise CannotCopy(
+            f"table {name} does not exist, or the account has no SELECT privilege on it"
+        )
+    entry = there.entry
+    if entry.kind not in TABLE_KINDS:
+        raise CannotCopy(f"{name} is a {entry.kind.lower()}, not a base table")
+    if entry.name != (database, table):
+        # The server takes names in any case, and logs rows by its own.
+        raise CannotCopy(f"table {name} is {'.'.join(entry.name)} on the server: name it so")
+    return there
+
+
+def logged_columns(there: CatalogTable, flavor: Flavor) -> list[CatalogColumn]:
+    """The columns that the table's binlog has, in their order there."""
+    found = [column for column in there.columns if not is_unlogged(flavor, column.generation)]
+    if not there.names_versioning:
+        found += map(_versioning_column, (ROW_START, ROW_END))
+    return found
+
+
+def _versioning_column(name: str) -> CatalogColumn:
+    """A column of a system-versioned table that names none, as the catalog would describe it."""
+    return CatalogColumn(
+        name=name,
+        data_type="timestamp",
+        column_type="timestamp(6)",
+        charset="",
+        collation="",
+        octets=0,
+        precision=0,
+        scale=0,
+        second_digits=6,
+        is_nullable=False,
+        is_in_primary_key=name == ROW_END,
+        is_counter=False,
+        generation="",
     )
-    if not found:
-        raise _not_there(name)
-    [(kind, engine, *own)] = found
-    if kind not in TABLE_TYPES:
-        raise CannotCopy(f"{name} is a {kind.lower()}, not a base table")
-    if own != [database, table]:  # the server takes names in any case, and logs rows by its own
-        raise CannotCopy(f"table {name} is {'.'.join(own)} on the server: name it so")
-    is_versioned = flavor is Flavor.MARIADB and kind == SYSTEM_VERSIONED
-    versioning = catalog_table(connection, database, table) if is_versioned else None
-    return str(engine).lower(), versioning
 
 
 def _read_as_selected(plan: TablePlan) -> None:
@@ -214,20 +227,17 @@ def _read_as_selected(plan: TablePlan) -> None:
             planned.op, planned.size = ops.BLOB, 4  # a SELECT returns it uncompressed
 
 
-def _declare(
-    table: str, columns: list[ColumnType], types: dict[str, str], typed_columns: TypedColumns
+def _check_declared(
+    table: str, columns: Iterable[CatalogColumn], typed_columns: TypedColumns
 ) -> None:
-    """Set the declared types; CannotCopy if a column has another one."""
     for column in columns:
-        place = f"{table}.{column.name}"
-        wrong = typed_columns.contradiction(place, types[column.name])
+        wrong = typed_columns.contradiction(f"{table}.{column.name}", column.column_type)
         if wrong is not None:
             raise CannotCopy(f"table {table}: {wrong[0]}. Fix: {wrong[1]}")
-        declared = typed_columns.type_of(place)
-        column.declared = "" if declared == BYTES else declared
 
 
-def _index_rows(connection: Any, database: str, table: str) -> list[dict[str, Any]]:
+def index_parts(connection: Any, database: str, table: str) -> list[dict[str, Any]]:
+    """The rows of SHOW INDEX, by their columns' names in lower case."""
     statement = f"SHOW INDEX FROM {quoted(table)} FROM {quoted(database)}"
     with connection.cursor() as cursor:
         cursor.execute(statement)
@@ -267,80 +277,86 @@ def _key(
     )
 
 
-def _column_type(
-    table: str,
-    flavor: Flavor,
-    index: int,
-    name: str,
-    data_type: str,
-    column_type: str,
-    charset: str | None,
-    octets: int | None,
-    precision: int | None,
-    scale: int | None,
-    second_digits: int | None,
-    collation: str | None,
-    nullable: str,
+def column_type(
+    table: str, settings: ShardProducerSettings, index: int, there: CatalogColumn
 ) -> ColumnType:
-    """The column as a table map would describe it."""
-    data_type = data_type.lower().replace("geomcollection", "geometrycollection")
-    code = _type_code(data_type, column_type, flavor)
+    """The column as a table map would describe it. CannotCopy if its type is not decoded."""
+    data_type = there.data_type.replace("geomcollection", "geometrycollection")
+    sql_type = there.column_type
+    code = _type_code(data_type, sql_type, settings.flavor)
     if code is None:
         raise CannotCopy(
-            f"table {table}, column {name!r}: its type, {column_type}, is not decoded: change it, "
-            f"or copy the other tables without this one"
+            f"table {table}, column {there.name!r}: its type, {sql_type}, is not decoded: "
+            f"change it, or copy the other tables without this one"
         )
     column = ColumnType(index, code)
-    column.name = name
-    column.unsigned = "unsigned" in column_type or "zerofill" in column_type
-    column.charset = {None: "binary", "utf8": "utf8mb3"}.get(charset, charset or "")
-    if column.is_text(flavor is Flavor.MARIADB):
-        column.collation = collation_number(collation or BINARY)
-    column.nullable = nullable == "YES"
-    octets, precision = int(octets or HIDDEN_BYTES.get(data_type, 0)), int(precision or 0)
-    blob = _BLOB_NAME.fullmatch(data_type)
+    column.name = there.name
+    column.unsigned = "unsigned" in sql_type or "zerofill" in sql_type
+    column.charset = {"": "binary", "utf8": "utf8mb3"}.get(there.charset, there.charset)
+    if column.is_text(settings.flavor is Flavor.MARIADB) or code in {ENUM, SET}:
+        column.collation = collation_number(there.collation or BINARY)
+    column.nullable = there.is_nullable
+    place = f"{table}.{there.name}"
+    column.is_kept_as_bytes = place in settings.text_as_bytes
+    if settings.flavor is Flavor.MARIADB:
+        declared = settings.typed_columns.type_of(place)
+        column.declared = "" if declared == BYTES else declared
+    octets = there.octets or HIDDEN_BYTES.get(data_type, 0)
     if code == STRING:
         column.meta_0, column.meta_1 = STRING ^ ((octets & 0x300) >> 4), octets & 0xFF
     elif code in {VARCHAR, VARCHAR_COMPRESSED}:
-        octets += code == VARCHAR_COMPRESSED  # one more byte tells how a value is compressed
+        octets += code == VARCHAR_COMPRESSED  # one more byte has the compression
         column.meta_0, column.meta_1 = octets & 0xFF, octets >> 8
-    elif blob is not None:
-        column.meta_0 = _BLOB_BYTES[blob[1]]
+    elif code in {BLOB, BLOB_COMPRESSED}:
+        column.meta_0 = _BLOB_BYTES[data_type]
     elif code == NEWDECIMAL:
-        column.meta_0, column.meta_1 = precision, int(scale or 0)
+        column.meta_0, column.meta_1 = there.precision, there.scale
     elif code == BIT:
-        column.meta_0, column.meta_1 = precision % 8, precision // 8
-    elif code in {TIME2, DATETIME2, TIMESTAMP2}:
-        column.meta_0 = int(second_digits or 0)
+        column.meta_0, column.meta_1 = there.precision % 8, there.precision // 8
+    elif code in TEMPORALS:
+        column.meta_0 = there.second_digits
     elif code in {ENUM, SET}:
-        column.labels = [_unescaped(label) for label in _LABEL.findall(column_type)]
+        column.labels = _labels(table, column, sql_type)
         column.meta_1 = _label_bytes(code, len(column.labels))
     else:
-        _set_fixed(column, data_type, column_type)
+        _set_fixed(column, data_type, sql_type)
     return column
 
 
-def _type_code(data_type: str, column_type: str, flavor: Flavor) -> int | None:
+def _type_code(data_type: str, sql_type: str, flavor: Flavor) -> int | None:
     """The type's number in a table map; None if it is not supported."""
-    code = GEOMETRY if data_type in GEOMETRIES else _TYPES.get(data_type)
-    if _BLOB_NAME.fullmatch(data_type):
-        code = BLOB
+    code = _TYPES.get(data_type)
     if data_type == "vector" and flavor is Flavor.MARIADB:
         code = VARCHAR  # as it is logged
     # Not for ENUM, whose labels may contain the word.
-    if code in {BLOB, VARCHAR} and flavor is Flavor.MARIADB and "COMPRESSED" in column_type:
+    if code in {BLOB, VARCHAR} and flavor is Flavor.MARIADB and "COMPRESSED" in sql_type:
         code = BLOB_COMPRESSED if code == BLOB else VARCHAR_COMPRESSED
     return code
 
 
-def _set_fixed(column: ColumnType, data_type: str, column_type: str) -> None:
+def _set_fixed(column: ColumnType, data_type: str, sql_type: str) -> None:
     """Set the remaining types: values of fixed size, or with a length of four bytes."""
     if column.type_code in {FLOAT, DOUBLE, JSON, GEOMETRY, VECTOR}:
         column.meta_0 = 8 if column.type_code == DOUBLE else 4
     if column.type_code == GEOMETRY:
-        column.geometry = GEOMETRIES.index(data_type)
+        column.geometry = GEOMETRY_NAMES.index(data_type)
     elif column.type_code == VECTOR:
-        column.dimension = int(column_type.removeprefix("vector(").removesuffix(")"))
+        column.dimension = int(sql_type.removeprefix("vector(").removesuffix(")"))
+
+
+def _labels(table: str, column: ColumnType, sql_type: str) -> list[str]:
+    """The labels in a column's type. CannotCopy where the catalog may not show them as they are."""
+    labels = [_unescaped(label) for label in _LABEL.findall(sql_type)]
+    # Bytes that are no text stand there as x'ff'.
+    is_text = _LABEL.sub("", sql_type) in {f"{kind}({',' * (len(labels) - 1)})" for kind in _LISTS}
+    doubtful = column.charset not in _SHOWN_CHARSETS and any("?" in label for label in labels)
+    if doubtful or not is_text:
+        raise CannotCopy(
+            f"table {table}, column {column.name!r}: its labels cannot be read, {sql_type}: the "
+            f"catalog shows ? in place of characters beyond U+FFFF, and bytes in hexadecimal. "
+            f"Give it labels without such and without ?, or CHARACTER SET utf8mb3"
+        )
+    return labels
 
 
 def _unescaped(label: str) -> str:

@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from databases.catalog import SYSTEM_SCHEMAS, TABLE_KINDS, list_tables
 from databases.connection import open_connection
 from databases.internal_tables import INTERNAL_DATABASE
-from databases.sql import rows
-from databases.system_versioned import TABLE_TYPES
 from event_token.errors import ShardstreamError
-from producers.copy.chunk_sql import is_one_condition
-from producers.copy.definition import read_definition
-from producers.copy.errors import CannotCopy, refuse_left_out
+from producers.copy.chunk import is_one_condition
+from producers.copy.definition import CannotCopy, read_definition, refuse_left_out
 from producers.filters.rules import FilterSettings
 from producers.replication.stream import server_errors
 from producers.settings import ServerSettings, ShardProducerSettings
@@ -26,13 +24,7 @@ from topics.progress.copy_topic import (
 )
 
 # System databases, and our own; their rows are not logged.
-OWN_DATABASES: Final = (
-    "mysql",
-    "information_schema",
-    "performance_schema",
-    "sys",
-    INTERNAL_DATABASE,
-)
+OWN_DATABASES: Final = (*SYSTEM_SCHEMAS, INTERNAL_DATABASE)
 Name = tuple[str, str]
 
 
@@ -70,14 +62,7 @@ def inspect(
                 for database, table in named:
                     try:
                         refuse_left_out(settings.filters, database, table)
-                        read_definition(
-                            connection,
-                            settings.flavor,
-                            database,
-                            table,
-                            settings.text_as_bytes,
-                            typed_columns=settings.typed_columns,
-                        )
+                        read_definition(connection, settings, database, table)
                         tables.append((database, table))
                     except CannotCopy as error:
                         problems.append(str(error))
@@ -111,16 +96,12 @@ def _names(request: CopyRequest) -> tuple[list[Name], list[str]]:
 
 def _all_tables(connection: object, settings: ShardProducerSettings) -> list[Name]:
     """All tables that the filter rules include."""
-    marks = ", ".join(["%s"] * len(OWN_DATABASES))
     return [
-        (str(database), str(table))
-        for database, table in rows(
-            connection,
-            "SELECT table_schema, table_name FROM information_schema.tables "  # noqa: S608 - marks
-            f"WHERE table_type IN {TABLE_TYPES} AND table_schema NOT IN ({marks}) ORDER BY 1, 2",
-            OWN_DATABASES,
-        )
-        if settings.filters.includes(database, table)
+        entry.name
+        for entry in list_tables(connection)
+        if entry.kind in TABLE_KINDS
+        and entry.database != INTERNAL_DATABASE
+        and settings.filters.includes(*entry.name)
     ]
 
 
@@ -208,4 +189,6 @@ def _begun(name: Name, request: CopyRequest, rule: str, begun_us: int, now_us: i
         updated_us=now_us,
         where=request.where,
         rule=rule,
+        by=request.by,
+        reason=request.reason,
     )

@@ -1,6 +1,5 @@
 """Decodes the replication stream into Avro records; typed Python that mypyc compiles."""
 
-from producers.decoder.batch import BatchSummary
 from producers.decoder.decoder import Decoder
 from producers.decoder.errors import (
     CorruptBinlog,
@@ -19,7 +18,7 @@ from producers.decoder.errors import (
     UnsupportedEvent,
     WriteAfterEnd,
 )
-from producers.decoder.options import DecoderOptions
+from producers.decoder.options import BatchSummary, DecoderOptions
 
 __all__ = [
     "BatchSummary",

@@ -6,7 +6,6 @@ from typing import Final
 from mypy_extensions import i64
 
 from event_token import Flavor, GtidError, GtidSet, UsageError, parse_gtid_set
-from producers.decoder.batch import BatchSummary
 from producers.decoder.errors import (
     CorruptBinlog,
     DecoderHalt,
@@ -16,18 +15,14 @@ from producers.decoder.errors import (
 )
 from producers.decoder.events.event_types import TRANSACTION_PAYLOAD
 from producers.decoder.events.payload import PacketedTransaction
-from producers.decoder.options import DecoderOptions
-from producers.decoder.rows.record_output import RecordOutput
-from producers.decoder.rows.record_writer import RecordWriter
-from producers.decoder.rows.transaction_stamp import TransactionStamp
+from producers.decoder.options import BatchSummary, DecoderOptions
+from producers.decoder.rows.record_writer import RecordOutput, RecordWriter, TransactionStamp
 from producers.decoder.stream.copy_writer import CopyWriter
 from producers.decoder.stream.event_reader import EventReader
 from producers.decoder.stream.internal_tables import InternalTables
-from producers.decoder.stream.position import StreamPosition
-from producers.decoder.stream.stream_clock import StreamClock
 from producers.decoder.stream.table_versions import TableVersions
-from producers.decoder.stream.transaction import Transaction
-from producers.decoder.tables.key_watch import TransactionEnds
+from producers.decoder.stream.transaction import RunningPosition, StreamClock, Transaction
+from producers.decoder.tables.plan import TransactionEnds
 from producers.decoder.values.wire import read_u16, read_u24
 
 _PACKET_HEADER_BYTES: Final = 4
@@ -37,20 +32,6 @@ _PACKET_FULL: Final = 0xFFFFFF
 EVENT_BYTES_MAX: Final = 1024 * 1024 * 1024 + 64 * 1024
 _OK: Final = 0
 _EOF_BYTES_MAX: Final = 8
-
-
-def _table_versions(options: DecoderOptions) -> TableVersions:
-    return TableVersions(
-        options.schema_id,
-        options.keyspace,
-        options.vindexes,
-        is_mariadb=options.flavor == Flavor.MARIADB,
-        text_as_bytes=options.text_as_bytes,
-        rules=options.rules,
-        hidden_types=options.hidden_types,
-        catalog=options.catalog,
-        lower_case_names=options.lower_case_names,
-    )
 
 
 class Decoder:
@@ -71,7 +52,11 @@ class Decoder:
         )
         self._stamp: TransactionStamp = TransactionStamp(options.shard, options.last_cell_us)
         self._record: RecordWriter = RecordWriter(
-            self._output, self._stamp, options.next_seq, options.record_bytes_max
+            self._output,
+            self._stamp,
+            options.next_seq,
+            options.record_bytes_max,
+            options.message_bytes_max,
         )
         self._clock: StreamClock = StreamClock(
             options.last_timestamp_us,
@@ -79,7 +64,7 @@ class Decoder:
             options.now_us,
             options.on_notice,
         )
-        self._position: StreamPosition = StreamPosition(
+        self._position: RunningPosition = RunningPosition(
             parse_gtid_set(options.position, options.flavor)
         )
         self._internal: InternalTables = InternalTables(
@@ -94,9 +79,10 @@ class Decoder:
         )
         self._events: EventReader = EventReader(
             self._transaction,
-            _table_versions(options),
+            TableVersions(options, self._position.to_set),
             verify_checksum=options.verify_checksum,
             refuses_cascades=options.refuses_cascades,
+            statement_checks=options.statement_checks,
             rolled_back=options.rolled_back,
         )
         self._batch_first_seq: int = options.next_seq
@@ -134,6 +120,11 @@ class Decoder:
     def has_mark(self) -> bool:
         """Whether a mark of a reshard is complete: `feed` takes nothing until `take_batch`."""
         return self._internal.mark is not None and not self.in_transaction
+
+    @property
+    def ended_by(self) -> list[str]:
+        """The reshards whose END has come, and not their CANCELLED."""
+        return self._internal.ended_by
 
     @property
     def head_us(self) -> int:
@@ -212,11 +203,15 @@ class Decoder:
             mark=self._internal.mark,
             ddl=transaction.ddl,
             rows_filtered=int(self._events.filtered_rows.left_out),
+            statements_passed=int(transaction.statements_passed),
+            statement_table=transaction.statement_table,
             prepared_us=self._events.xa.prepared_us(),
+            in_parts=tuple(self._output.in_parts),
         )
         self._output.begin_batch()
         self._stamp.ticks = []
         transaction.count = 0
+        transaction.statements_passed = 0
         transaction.ddl = None
         self._events.filtered_rows.left_out = 0
         self._internal.mark = None

@@ -6,11 +6,10 @@ from event_token.errors import Halt, Rebuild
 class DecoderHalt(Halt):
     """Base of the halts here: the stream cannot be decoded into a correct log.
 
-    `tables`: (database, table) of those because of which it stops; empty where that cannot be told.
+    `tables`: (database, table) of those because of which it stops; empty if unknown.
     """
 
     def __init__(self, message: str, tables: tuple[tuple[str, str], ...] = ()) -> None:
-        """Keep the tables beside the message."""
         super().__init__(message)
         self.tables = tables
 
@@ -51,6 +50,10 @@ class HiddenType(DecoderHalt):
     """Raised where a binlog hides what a column is, and neither settings nor server tell."""
 
 
+class UnprovedTable(DecoderHalt):
+    """Raised where rows have no names, and the server's catalog does not prove them."""
+
+
 class StatementInRowStream(DecoderHalt):
     """Raised when a change was logged as a statement: its rows are in no binlog."""
 
@@ -59,7 +62,6 @@ class ServerError(Rebuild):
     """Raised on an error packet instead of an event; the server has ended the stream."""
 
     def __init__(self, code: int, message: str) -> None:
-        """Keep the server's error number with its text."""
         super().__init__(f"the server ended the stream with error {code}: {message}")
         self.code = code
         self.server_message = message
@@ -72,7 +74,6 @@ class RolledBack(Rebuild):
     """
 
     def __init__(self, gtid: str) -> None:
-        """Name the transaction."""
         super().__init__(f"transaction {gtid} was rolled back: it is read again without its rows")
         self.gtid = gtid
 

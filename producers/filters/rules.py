@@ -5,21 +5,42 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
+from typing import Final
 
 from databases.internal_tables import INTERNAL_DATABASE
-from producers.filters.errors import RuleError
-from producers.filters.masks import KEY_BYTES_MIN, Mask, MaskKind
-from producers.filters.where_tree import Condition
+from producers.filters.conditions import Condition, RuleError
 
 # A regular expression that begins with the name of one database and a full stop.
 _DATABASE = re.compile(r"([\w$-]+)(?:\\\.|\[\.\])(.*)", re.DOTALL)
 # What may contain a `|` that is no alternative of the whole expression.
 _NO_BRANCHES = re.compile(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]", re.DOTALL)
+# The length of the hash: a shorter key is easier to guess than the hash is to invert.
+KEY_BYTES_MIN: Final = 32
 # 128 bits are enough to tell keys apart.
 _FINGERPRINT_OF = b"fingerprint of shardstream's hmac_key"
 _FINGERPRINT_CHARS = 32
+# It stands before each masked value, in rows by the million.
+KEY_ID_CHARS_MAX: Final = 32
 _GROUP = re.compile(r"\([^()]*\)")
+
+
+class MaskKind(StrEnum):
+    """What a mask does."""
+
+    DROP = "drop"
+    NULL = "null"
+    TRUNCATE = "truncate"
+    HMAC = "hmac"
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """A mask. `length`: how many characters of text, or bytes, TRUNCATE keeps."""
+
+    kind: MaskKind
+    length: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,9 +87,13 @@ class TablePattern:
             plain = inner
         return None if found is None or "|" in plain else (found[1], found[2])
 
+    def is_of(self, database: str) -> bool:
+        """Tell whether it is about this database alone."""
+        return self._database is not None and self._database[0] == database
+
     def may_match_in(self, database: str) -> bool:
         """Tell whether it may match a table of a database."""
-        return self._database is None or self._database[0] == database
+        return self._database is None or self.is_of(database)
 
     def matches_all_of(self, database: str) -> bool:
         """Tell whether it surely matches all tables of a database."""
@@ -76,7 +101,7 @@ class TablePattern:
 
 
 @dataclass(frozen=True)
-class Rule:
+class FilterRule:
     """What reaches the log of a table: columns (all when empty), rows, masks by column."""
 
     table: TablePattern
@@ -93,7 +118,8 @@ class Rule:
         """The parsed WHERE."""
         if not self.where:
             return None
-        from producers.filters.where_syntax import parse_where  # noqa: PLC0415 - loads sqlglot
+        # Here, because settings without a WHERE need no SQL parser.
+        from producers.filters.where_syntax import parse_where  # noqa: PLC0415
 
         try:
             return parse_where(self.where)
@@ -105,13 +131,15 @@ class Rule:
 class FilterSettings:
     """All rules of a keyspace. Without `include` all tables are; `exclude` wins over it.
 
+    `hmac_key_id` stands before the values that HMAC masks make, "" for a key that never changes.
     RuleError on an HMAC mask without a key that is long enough.
     """
 
     include: tuple[TablePattern, ...] = ()
     exclude: tuple[TablePattern, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[FilterRule, ...] = ()
     hmac_key: bytes = field(default=b"", repr=False)
+    hmac_key_id: str = ""
 
     def __post_init__(self) -> None:
         """Check the key."""
@@ -144,6 +172,14 @@ class FilterSettings:
             return False
         return not self.include or any(pattern.matches(name) for pattern in self.include)
 
+    def asks_for(self, database: str, table: str) -> bool:
+        """Tell whether `include` has the table by a pattern that names its database."""
+        return self.includes(database, table) and any(
+            (pattern.is_of(database) or database in pattern.text)
+            and pattern.matches(f"{database}.{table}")
+            for pattern in self.include
+        )
+
     def leaves_out_database(self, database: str) -> bool:
         """Tell whether surely no table of the database reaches the log."""
         if database == INTERNAL_DATABASE:
@@ -156,7 +192,7 @@ class FilterSettings:
         """Return what the rules do with a table, "" for nothing.
 
         Two texts are equal if the same rows and columns reach the log. The key of HMAC masks is
-        not part of it: it only changes how a value looks, and it is secret.
+        not part of it: it only changes how a value looks, which the value says, and it is secret.
         """
         if not self.includes(database, table):
             return "left out"
@@ -167,7 +203,7 @@ class FilterSettings:
         said = {"columns": rule.columns, "where": rule.where, "masks": masks}
         return json.dumps(said, ensure_ascii=False, sort_keys=True)
 
-    def rule_for(self, database: str, table: str) -> Rule | None:
+    def rule_for(self, database: str, table: str) -> FilterRule | None:
         """Return the rule of a table. RuleError if two match: one could undo the other's masks."""
         name = f"{database}.{table}"
         found = [rule for rule in self.rules if rule.table.matches(name)]

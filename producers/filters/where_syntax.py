@@ -13,8 +13,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from event_token import KeyRange
-from producers.filters.errors import RuleError
-from producers.filters.where_tree import (
+from producers.filters.conditions import (
     AllOf,
     AnyOf,
     Between,
@@ -27,7 +26,9 @@ from producers.filters.where_tree import (
     Like,
     Literal,
     Not,
+    RuleError,
 )
+from topics.keyspace.vindexes import vindex_named
 
 # Nobody writes longer texts, and sqlglot parses by recursion.
 TEXT_CHARS_MAX: Final = 10_000
@@ -188,7 +189,7 @@ def _in_key_range(node: exp.Expression) -> InKeyRange:
     key_range = KeyRange.parse(texts[-1].text)
     if len(arguments) == 1:
         return InKeyRange(key_range)
-    return InKeyRange(key_range, _column(arguments[0]), texts[0].text)
+    return InKeyRange(key_range, _column(arguments[0]), vindex_named(texts[0].text).name)
 
 
 def _is_column(node: exp.Expression) -> bool:

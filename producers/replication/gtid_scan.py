@@ -1,8 +1,8 @@
-"""Scans binlogs for GTIDs and commit times; all other events are skipped by their length."""
+"""Scans binlogs for GTIDs and definitions; all other events are skipped by their length."""
 
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -18,6 +18,16 @@ from producers.decoder.events.gtid_events import (
     read_mysql_gtid,
     read_tagged_gtid,
 )
+from producers.decoder.events.payload import uncompress_query
+from producers.decoder.events.statements import (
+    DEFINITIONS,
+    Definition,
+    Statement,
+    StatementKind,
+    query_database,
+    query_sql_mode,
+    query_statement,
+)
 from producers.replication.stream import STREAM_SILENCE_S_MAX, ReplicationStream, server_error
 
 _PACKET_HEADER: Final = 4
@@ -26,6 +36,7 @@ _EVENT_HEADER: Final = 19
 _LOG_POS: Final = slice(13, 17)
 _ROTATE_POS_BYTES: Final = 8
 _GTIDS: Final = frozenset((types.GTID, types.GTID_TAGGED, types.MARIADB_GTID))
+_QUERIES: Final = frozenset((types.QUERY, types.MARIADB_QUERY_COMPRESSED))
 _WAIT_S: Final = 1.0
 _SECOND_US: Final = 1_000_000
 _CRC32: Final = 1
@@ -69,21 +80,93 @@ def transactions(
     `where` names the stream in messages. Raises ServerLost when the server falls silent, and the
     errors that its error packets stand for.
     """
+    for event in _events(stream, _GTIDS, where):
+        if event.whole:  # another one is too long for a GTID event
+            yield _transaction(event.whole, flavor, event.name, has_checksum=event.has_checksum)
+
+
+def read_begin_us(stream: ReplicationStream, where: str) -> int:
+    """When the server began the file at whose beginning the stream starts, by its own clock."""
+    for event in _events(stream, (types.FORMAT_DESCRIPTION,), where):
+        return int.from_bytes(event.whole[:4], "little") * _SECOND_US
+    raise ServerLost(f"{where}: the file has no beginning")
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """An event of a binlog file; `whole`: with its header, empty if it takes several packets."""
+
+    whole: bytes
+    name: str
+    has_checksum: bool
+
+
+def definitions(
+    stream: ReplicationStream, flavor: Flavor, where: str, beat: Callable[[], None]
+) -> Iterator[tuple[BinlogTransaction, list[Definition | None]]]:
+    """Yield the transactions of such a stream with their definitions; None: it cannot be read.
+
+    `beat` is called again and again while bytes are awaited and read.
+    """
+    before: BinlogTransaction | None = None
+    found: list[Definition | None] = []
+    for event in _events(stream, _GTIDS | _QUERIES, where, beat):
+        if event.whole and event.whole[4] in _GTIDS:
+            if before is not None:
+                yield before, found
+            before = _transaction(event.whole, flavor, event.name, has_checksum=event.has_checksum)
+            found = []
+            continue
+        definition = _definition_in(event)
+        if isinstance(definition, Statement):
+            continue
+        if before is None:
+            raise ServerLost(f"{where}: a statement comes before the first GTID")
+        if definition is not None or None not in found:
+            found.append(definition)
+    if before is not None:
+        yield before, found
+
+
+def _definition_in(event: _Event) -> Definition | Statement | None:
+    """Return a query event's definition, or its statement if it is none; None: unknown."""
+    if not event.whole:
+        return None
+    end = len(event.whole) - (_CHECKSUM_BYTES if event.has_checksum else 0)
+    body = event.whole[_EVENT_HEADER:end]
+    if event.whole[4] == types.MARIADB_QUERY_COMPRESSED:
+        body = uncompress_query(body)
+    statement = Statement(query_statement(body), query_sql_mode(body))
+    if statement.kind == StatementKind.DDL:
+        return Definition(statement, query_database(body))
+    if statement.kind == StatementKind.UNKNOWN or (
+        statement.kind == StatementKind.CHANGE and statement.tokens[0].is_word("(", *DEFINITIONS)
+    ):
+        return None  # CREATE OR REPLACE TABLE ... SELECT takes triggers and keys away as well
+    return statement
+
+
+def _events(
+    stream: ReplicationStream,
+    kinds: Collection[int],
+    where: str,
+    beat: Callable[[], None] | None = None,
+) -> Iterator[_Event]:
+    """Yield the events of these types, up to the binlogs' end."""
     goes_on = False  # this packet continues the event of the one before
     has_checksum = False
     name = ""
     while True:
-        _fill(stream, where)
+        _fill(stream, where, beat)
         while stream.end - stream.start >= _PACKET_HEADER:
             begin = stream.start + _PACKET_HEADER
             length = int.from_bytes(stream.buffer[stream.start : begin - 1], "little")
             if begin + length > stream.end:
                 break
             stream.start = begin + length
-            is_whole = length < _PACKET_FULL and not goes_on
-            goes_on = length == _PACKET_FULL
-            if not is_whole:
-                continue  # Too long for a GTID event.
+            is_rest, goes_on = goes_on, length == _PACKET_FULL
+            if is_rest:
+                continue
             kind = stream.buffer[begin]
             if kind:
                 if kind == _EOF and length < 9:
@@ -94,9 +177,9 @@ def transactions(
                 has_checksum = stream.buffer[begin + length - _CHECKSUM_BYTES - 1] == _CRC32
             elif event_type == types.ROTATE:
                 name = _rotated_to(bytes(stream.buffer[begin + 1 : begin + length]))
-            elif event_type in _GTIDS:
-                event = bytes(stream.buffer[begin + 1 : begin + length])
-                yield _transaction(event, event_type, flavor, name, has_checksum=has_checksum)
+            if event_type in kinds:
+                event = b"" if goes_on else bytes(stream.buffer[begin + 1 : begin + length])
+                yield _Event(event, name, has_checksum)
 
 
 def _rotated_to(event: bytes) -> str:
@@ -107,9 +190,13 @@ def _rotated_to(event: bytes) -> str:
     return event[_EVENT_HEADER + _ROTATE_POS_BYTES : end].decode("utf-8")
 
 
-def _fill(stream: ReplicationStream, where: str) -> None:
+def _fill(stream: ReplicationStream, where: str, beat: Callable[[], None] | None) -> None:
     deadline_s = time.monotonic() + STREAM_SILENCE_S_MAX
-    while not (stream.wait(_WAIT_S) and stream.fill()):
+    while True:
+        if beat is not None:
+            beat()
+        if stream.wait(_WAIT_S) and stream.fill():
+            return
         if time.monotonic() > deadline_s:
             raise ServerLost(f"{where}: the server has been silent for {STREAM_SILENCE_S_MAX} s")
 
@@ -124,8 +211,9 @@ def _no_event(packet: bytes, where: str) -> Exception:
 
 
 def _transaction(
-    event: bytes, event_type: int, flavor: Flavor, name: str, *, has_checksum: bool
+    event: bytes, flavor: Flavor, name: str, *, has_checksum: bool
 ) -> BinlogTransaction:
+    event_type = event[4]
     end = len(event) - (_CHECKSUM_BYTES if has_checksum else 0)
     begin_pos = int.from_bytes(event[_LOG_POS], "little") - len(event)
     if flavor is Flavor.MARIADB:

@@ -4,6 +4,7 @@ import secrets
 import select
 import socket
 import ssl
+import struct
 import uuid
 from contextlib import AbstractContextManager
 from typing import Any, Final, Self
@@ -14,16 +15,144 @@ import databases.connection
 from databases.connection import ACCESS_REFUSED, open_connection
 from databases.errors import ServerLost, ServerRefused
 from databases.server import DatabaseServer
-from event_token import GtidSet, MysqlGtidSet
-from event_token.errors import Halt, ShardstreamError
+from databases.server_facts import ServerFacts
+from event_token import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet
+from event_token.errors import Halt, ShardstreamError, UsageError
 from producers.errors import BinlogPurged, SameServerId, StreamFailed
-from producers.replication.dump_command import (
-    FIRST_EVENT_POSITION,
-    file_dump_command,
-    mysql_dump_command,
-    register_command,
-)
-from producers.replication.family import STREAM_HEARTBEAT_S, ServerFamily
+
+COM_BINLOG_DUMP: Final = 0x12
+COM_REGISTER_SLAVE: Final = 0x15
+COM_BINLOG_DUMP_GTID: Final = 0x1E
+
+# The stream ends with an EOF packet instead of waiting for more.
+_BINLOG_DUMP_NON_BLOCK: Final = 0x01
+_BINLOG_THROUGH_GTID: Final = 0x04
+# Every binlog begins with 4 magic bytes; with GTIDs the server finds the place itself.
+FIRST_EVENT_POSITION: Final = 4
+_REPORTED_HOST: Final = b"shardstream"
+# 1 in the top and the lowest byte of the first word: the format with tags (MySQL 8.3+).
+_TAGGED_FORMAT: Final = (1 << 56) | 1
+
+
+def register_command(server_id: int) -> bytes:
+    """COM_REGISTER_SLAVE: makes the connection visible in SHOW REPLICAS."""
+    host = bytes([len(_REPORTED_HOST)]) + _REPORTED_HOST
+    no_user_no_password_no_port = b"\0\0\0\0"
+    rank_and_source_id = bytes(8)
+    return (
+        struct.pack("<BI", COM_REGISTER_SLAVE, server_id)
+        + host
+        + no_user_no_password_no_port
+        + rank_and_source_id
+    )
+
+
+def mysql_dump_command(server_id: int, position: MysqlGtidSet, *, to_end: bool = False) -> bytes:
+    """COM_BINLOG_DUMP_GTID: all transactions that are not in `position`.
+
+    `to_end`: the stream ends at the present end of the binlogs.
+    """
+    encoded = encode_mysql_gtid_set(position)
+    name_length = 0
+    flags = _BINLOG_THROUGH_GTID | (_BINLOG_DUMP_NON_BLOCK if to_end else 0)
+    return (
+        struct.pack("<BHI", COM_BINLOG_DUMP_GTID, flags, server_id)
+        + struct.pack("<IQ", name_length, FIRST_EVENT_POSITION)
+        + struct.pack("<I", len(encoded))
+        + encoded
+    )
+
+
+def mariadb_dump_command(server_id: int, *, to_end: bool = False) -> bytes:
+    """COM_BINLOG_DUMP without a file: the server starts at @slave_connect_state.
+
+    `to_end`: the stream ends at the present end of the binlogs.
+    """
+    flags = _BINLOG_DUMP_NON_BLOCK if to_end else 0
+    return struct.pack("<BIHI", COM_BINLOG_DUMP, FIRST_EVENT_POSITION, flags, server_id)
+
+
+def file_dump_command(server_id: int, name: str, position: int) -> bytes:
+    """COM_BINLOG_DUMP from a position of a binlog file to the present end of the binlogs."""
+    return (
+        struct.pack("<BIHI", COM_BINLOG_DUMP, position, _BINLOG_DUMP_NON_BLOCK, server_id)
+        + name.encode()
+    )
+
+
+def encode_mysql_gtid_set(position: MysqlGtidSet) -> bytes:
+    """The server's binary form; without tags the older format, which all versions read.
+
+    An interval is (first, last + 1), both 64 bits; a tag is its length times two and its text.
+    """
+    tagged = any(tag for (_, tag), _ in position.servers)
+    count = len(position.servers)
+    parts = [struct.pack("<Q", (count << 8) | _TAGGED_FORMAT if tagged else count)]
+    for (sid, tag), intervals in position.servers:
+        parts.append(sid)
+        if tagged:
+            text = tag.encode("ascii")
+            parts.append(bytes([len(text) << 1]) + text)
+        parts.append(struct.pack("<Q", len(intervals)))
+        parts.extend(struct.pack("<QQ", first, last + 1) for first, last in intervals)
+    return b"".join(parts)
+
+
+# The server sends a heartbeat at least this often, so that silence means that it is gone.
+STREAM_HEARTBEAT_S: Final = 10
+# While Kafka is away nothing is read. The server keeps the connection for as long as a Kafka
+# transaction may last (15 min is the usual maximum of brokers).
+NET_WRITE_TIMEOUT_S: Final = 900
+_NANOSECONDS: Final = 1_000_000_000
+
+Statement = tuple[str, tuple[Any, ...]]
+
+
+def session_statements(flavor: Flavor, position: GtidSet | None, identity: str) -> list[Statement]:
+    """Statements that precede a dump after `position`, or of a file if that is None.
+
+    `identity`: a UUID that no other replica has.
+    """
+    period_ns = STREAM_HEARTBEAT_S * _NANOSECONDS
+    if flavor is Flavor.MYSQL:
+        # Both names of each variable: before 8.0.26 only the older one works.
+        return [
+            ("SET @master_binlog_checksum = @@GLOBAL.binlog_checksum", ()),
+            ("SET @source_binlog_checksum = @@GLOBAL.binlog_checksum", ()),
+            ("SET @master_heartbeat_period = %s, @source_heartbeat_period = %s", (period_ns,) * 2),
+            ("SET @slave_uuid = %s, @replica_uuid = %s", (identity,) * 2),
+            ("SET SESSION net_write_timeout = %s", (NET_WRITE_TIMEOUT_S,)),
+        ]
+    statements: list[Statement] = [
+        ("SET @master_binlog_checksum = @@GLOBAL.binlog_checksum", ()),
+        ("SET @master_heartbeat_period = %s", (period_ns,)),
+        ("SET @mariadb_slave_capability = 4", ()),  # the stream carries GTID events
+        ("SET SESSION net_write_timeout = %s", (NET_WRITE_TIMEOUT_S,)),
+    ]
+    if position is not None:
+        if not isinstance(position, MariadbGtidSet):
+            raise UsageError(f"position '{position}' is not MariaDB's")
+        statements += [
+            ("SET @slave_connect_state = %s", (position.last_gtids(),)),
+            ("SET @slave_gtid_strict_mode = 1", ()),
+            ("SET @slave_gtid_ignore_duplicates = 0", ()),
+        ]
+    return statements
+
+
+def dump_command(
+    flavor: Flavor, server_id: int, position: GtidSet, *, to_end: bool = False
+) -> bytes:
+    """The command (without its packet header) that starts the stream after `position`.
+
+    `to_end`: the stream ends at the present end of the binlogs.
+    """
+    if flavor is Flavor.MARIADB:  # the position stands in the session
+        return mariadb_dump_command(server_id, to_end=to_end)
+    if not isinstance(position, MysqlGtidSet):
+        raise UsageError(f"position '{position}' is not MySQL's")
+    return mysql_dump_command(server_id, position, to_end=to_end)
+
 
 # Three missed heartbeats.
 STREAM_SILENCE_S_MAX: Final = 3 * STREAM_HEARTBEAT_S
@@ -72,10 +201,15 @@ def server_error(code: int, text: str, where: str) -> ShardstreamError:
     if code in _ER_NOT_IN_BINLOG:
         return Halt(message)
     if code == _ER_SOURCE_FATAL:
-        # Binlogs that were reset under the stream, for one: the next connect tells what has become
+        # Binlogs that were reset under the stream, for one: the next connect shows what has become
         # of them, or meets the same fault.
         return StreamFailed(message)
     return ServerLost(message)
+
+
+def _check_is(own: str, found: str, where: str) -> None:
+    if found != own:
+        raise ServerLost(f"{where}: the address leads to {found} by now, and no more to {own}")
 
 
 class ReplicationStream:
@@ -97,21 +231,27 @@ class ReplicationStream:
 
     @classmethod
     def open(
-        cls, server: DatabaseServer, family: ServerFamily, position: GtidSet, server_id: int
+        cls,
+        server: DatabaseServer,
+        family: ServerFacts,
+        position: GtidSet,
+        server_id: int,
+        own: str = "",
     ) -> Self:
         """Connect, register and start the dump after `position`.
 
-        Raises ServerRefused and ServerLost; errors of the position arrive in the stream.
+        `own`: what the server calls itself, if it has to be that very one: an address may lead to
+        another server meanwhile. Raises ServerRefused and ServerLost; errors of the position arrive
+        in the stream.
         """
-        return cls._open(
-            server, family, server_id, position, family.dump_command(server_id, position)
-        )
+        command = dump_command(family.flavor, server_id, position)
+        return cls._open(server, family, server_id, position, command, own)
 
     @classmethod
     def open_file(
         cls,
         server: DatabaseServer,
-        family: ServerFamily,
+        family: ServerFacts,
         name: str,
         position: int = FIRST_EVENT_POSITION,
     ) -> Self:
@@ -123,28 +263,33 @@ class ReplicationStream:
 
     @classmethod
     def open_rest(
-        cls, server: DatabaseServer, family: ServerFamily, position: MysqlGtidSet
+        cls, server: DatabaseServer, family: ServerFacts, position: GtidSet, own: str = ""
     ) -> Self:
-        """The stream after `position` to the present end of the binlogs. MySQL only."""
+        """The stream after `position` to the present end of the binlogs; `own` as in `open`."""
         server_id = random_server_id()
-        command = mysql_dump_command(server_id, position, to_end=True)
-        return cls._open(server, family, server_id, position, command)
+        command = dump_command(family.flavor, server_id, position, to_end=True)
+        return cls._open(server, family, server_id, position, command, own)
 
     @classmethod
     def _open(
         cls,
         server: DatabaseServer,
-        family: ServerFamily,
+        family: ServerFacts,
         server_id: int,
         position: GtidSet | None,
         command: bytes,
+        own: str = "",
     ) -> Self:
         where = f"replication stream of {server.name}"
         connection = open_connection(server)
         try:
             with server_errors(server, "starting the replication stream of"):
+                if own:
+                    _check_is(own, family.own_name(connection), where)
                 with connection.cursor() as cursor:
-                    for statement, values in family.session(position, str(uuid.uuid4())):
+                    for statement, values in session_statements(
+                        family.flavor, position, str(uuid.uuid4())
+                    ):
                         cursor.execute(statement, values or None)
                 _send(connection, register_command(server_id))
                 connection._read_packet()  # noqa: SLF001 - as above

@@ -1,26 +1,70 @@
 """A shard's servers: connected to in parallel, compared, and one chosen to follow."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from databases.connection import open_connection
-from databases.server_facts import ServerHistory
+from databases.server_facts import ServerFacts, ServerHistory, binlog_files, facts_of
 from databases.sql import rows
-from event_token import GtidSet
+from event_token import GtidSet, MariadbGtidSet
 from event_token.errors import Rebuild, Retry, ShardstreamError
 from producers.errors import Problem, refused
-from producers.filters.start_check import rule_problems
-from producers.preflight.hidden_types import hidden_type_problems
-from producers.preflight.server_checks import check_connection, logs_cascades
-from producers.replication.family import ServerFamily, family_of
-from producers.replication.stream import server_errors
+from producers.replication.gtid_scan import transactions
+from producers.replication.stream import ReplicationStream, server_errors
 from producers.servers.choice import ServerView, find_faults, must_stop, none_usable
-from producers.servers.mariadb_history import UnlistedNumbers
+from producers.servers.server_catalog import table_problems
+from producers.servers.server_checks import CheckedServer, logs_cascades, stream_findings
 from producers.settings import ServerSettings, ShardProducerSettings
 from topics.names import ShardTopics
+
+
+class UnlistedNumbers:
+    """Remembers each domain's first sequence number in the binlogs of one server."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, int] = {}
+
+    def added_to(
+        self, history: ServerHistory, server: ServerSettings, family: ServerFacts, connection: Any
+    ) -> ServerHistory:
+        """The history with `purged` extended up to each domain's first number in the binlogs.
+
+        For a domain that begins at n, `purged` says n - 2 by server 0, which does not exist: so
+        positions from n - 1 on include it, whichever server wrote that. MySQL's history is
+        returned unchanged.
+        """
+        executed, purged = history.executed, history.purged
+        if not isinstance(executed, MariadbGtidSet) or not isinstance(purged, MariadbGtidSet):
+            return history
+        found = purged.by_domain()
+        for domain in executed.by_domain().keys() - found.keys():
+            if domain not in self._first:
+                self._first[domain] = _first_number(server, family, connection, domain)
+            if self._first[domain] > 2:
+                found[domain] = (0, self._first[domain] - 2)
+        return ServerHistory(executed, MariadbGtidSet.of(found))
+
+
+def _first_number(server: ServerSettings, family: ServerFacts, connection: Any, domain: int) -> int:
+    """The first number of a domain: it is in the last file whose GTID list lacks the domain."""
+    with server_errors(server, "reading the beginnings of binlogs of"):
+        names = binlog_files(connection)
+        name = names[0]
+        for later in names[1:]:
+            before = family.before_file(connection, later)
+            if isinstance(before, MariadbGtidSet) and domain in before.by_domain():
+                break
+            name = later
+    with closing(ReplicationStream.open_file(server, family, name)) as stream:
+        for transaction in transactions(stream, family.flavor, f"{name} of {server.name}"):
+            if transaction.gtid[0] == domain:
+                return transaction.gtid[2]
+    return 0
+
 
 # A preferred server may take this long to reach what another one has: less than a lag that would
 # justify leaving it, and short compared with a failover.
@@ -30,10 +74,14 @@ FRESH_POLL_S: Final = 0.05
 
 @dataclass(slots=True)
 class OpenServer:
-    """A server that answered: its settings, a connection for queries, what it reported last."""
+    """A server that answered: a connection for queries, and what it reported last.
+
+    `topics`: of the shard that it belongs to, for messages.
+    """
 
     settings: ServerSettings
-    family: ServerFamily
+    topics: ShardTopics
+    family: ServerFacts
     connection: Any
     view: ServerView | None = None
     _unlisted: UnlistedNumbers = field(default_factory=UnlistedNumbers)
@@ -42,6 +90,11 @@ class OpenServer:
     def name(self) -> str:
         """`host:port`."""
         return self.settings.name
+
+    def own_name(self) -> str:
+        """What the server at the other end of the connection calls itself."""
+        with server_errors(self.settings, "asking for the identity of"):
+            return self.family.own_name(self.connection)
 
     def is_replica(self) -> bool:
         """Whether it is one now."""
@@ -69,7 +122,7 @@ class OpenServer:
         """Read what `find_faults` needs; the state first, so that the sets include it."""
         with server_errors(self.settings, "reading the executed set of"):
             state = self.family.binlog_state(self.connection)
-            own = self.family.own_name(self.connection)
+        own = self.own_name()
         history = self._unlisted.added_to(
             self.history(), self.settings, self.family, self.connection
         )
@@ -82,7 +135,7 @@ class OpenServer:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ServerChoice:
     """The server to follow, and one reason for each that is not."""
 
     server: OpenServer
@@ -92,8 +145,14 @@ class Chosen:
 class ServerList:
     """The servers of a shard that answer; `close` closes their connections."""
 
-    def __init__(self, servers: Sequence[OpenServer], faults: dict[str, ShardstreamError]) -> None:
+    def __init__(
+        self,
+        topics: ShardTopics,
+        servers: Sequence[OpenServer],
+        faults: dict[str, ShardstreamError],
+    ) -> None:
         """`faults`: why the others do not answer, by name."""
+        self.topics = topics
         self._servers = list(servers)
         self._faults = faults
 
@@ -115,20 +174,21 @@ class ServerList:
             found = list(threads.map(reach, settings.servers))
         named = zip(settings.servers, found, strict=True)
         faults = {s.name: each for s, each in named if isinstance(each, ShardstreamError)}
-        opened = cls([each for each in found if isinstance(each, OpenServer)], faults)
+        servers = [each for each in found if isinstance(each, OpenServer)]
+        opened = cls(settings.shard_topics, servers, faults)
         if not any(server.settings.read for server in opened._servers):
             opened.close()
             raise none_usable(faults)
         return opened
 
-    def choose(self, topics: ShardTopics, position: GtidSet | None) -> Chosen:
+    def choose(self, position: GtidSet | None) -> ServerChoice:
         """Choose the server to follow from `position`; None for an empty log that starts anywhere.
 
         Raises ServerBehindLog or ServerDiverged when a primary contradicts the log or another
         primary, and the error of `none_usable` when no server can be followed.
         """
         views = self.look()
-        faults = {**self._faults, **find_faults(topics, position, views)}
+        faults = {**self._faults, **find_faults(self.topics, position, views)}
         stop = must_stop(views, faults)
         if stop is not None:
             raise stop
@@ -138,9 +198,9 @@ class ServerList:
         passed_over = [str(fault) for fault in faults.values()]
         for server in usable:
             if len(usable) == 1 or _keeps_up(server, usable):
-                return Chosen(server, passed_over)
+                return ServerChoice(server, passed_over)
             passed_over.append(f"{server.name} lags behind the others")
-        return Chosen(usable[0], passed_over)
+        return ServerChoice(usable[0], passed_over)
 
     def primary(self) -> OpenServer | None:
         """The first server that is no replica, as far as is known since `choose`."""
@@ -157,23 +217,13 @@ class ServerList:
         return {s.name for s in self._servers if s.settings.read} | self._faults.keys()
 
     def look(self) -> list[ServerView]:
-        """Read what the servers that answer report.
+        """Read what the servers that answer report."""
+        return read_views(self._servers, self._note_fault)
 
-        Replicas first: what they have executed, their primary has when it is read.
-        """
-        parts: list[tuple[OpenServer, bool]] = []
-        for server in self._servers:
-            try:
-                parts.append((server, server.is_replica()))
-            except (Rebuild, Retry) as fault:
-                self._faults[server.name] = fault
-        views = []
-        for server, is_replica in sorted(parts, key=lambda part: not part[1]):
-            try:
-                views.append(server.look(is_replica=is_replica))
-            except (Rebuild, Retry) as fault:
-                self._faults[server.name] = fault
-        return views
+    def _note_fault(self, server: OpenServer, fault: ShardstreamError) -> None:
+        if not isinstance(fault, Rebuild | Retry):
+            raise fault
+        self._faults[server.name] = fault
 
     def close(self) -> None:
         """Close all connections."""
@@ -181,11 +231,39 @@ class ServerList:
             server.close()
 
 
-def open_server(server: ServerSettings, settings: ShardProducerSettings) -> OpenServer:
-    """Connect to one server; ServerRefused if its settings do not allow streaming."""
-    opened = OpenServer(server, family_of(settings.flavor), open_connection(server))
+def read_views(
+    servers: Iterable[OpenServer], on_fault: Callable[[OpenServer, ShardstreamError], None]
+) -> list[ServerView]:
+    """Read what servers report; those that do not answer are passed to `on_fault`.
+
+    Replicas first: what they have executed, their primary has when it is read.
+    """
+    roles: list[tuple[OpenServer, bool]] = []
+    for server in servers:
+        try:
+            roles.append((server, server.is_replica()))
+        except ShardstreamError as fault:
+            on_fault(server, fault)
+    views = []
+    for server, is_replica in sorted(roles, key=lambda role: not role[1]):
+        try:
+            views.append(server.look(is_replica=is_replica))
+        except ShardstreamError as fault:
+            on_fault(server, fault)
+    return views
+
+
+def open_server(
+    server: ServerSettings, settings: ShardProducerSettings, *, is_checked: bool = True
+) -> OpenServer:
+    """Connect to one server; ServerRefused if its settings do not allow streaming.
+
+    With `is_checked` False they are not looked at: nothing is to be streamed from it.
+    """
+    family, connection = facts_of(settings.flavor), open_connection(server)
+    opened = OpenServer(server, settings.shard_topics, family, connection)
     try:
-        if server.read:
+        if server.read and is_checked:
             _check(opened, settings)
     except BaseException:
         opened.close()
@@ -194,27 +272,13 @@ def open_server(server: ServerSettings, settings: ShardProducerSettings) -> Open
 
 
 def _check(server: OpenServer, settings: ShardProducerSettings) -> None:
-    problems = check_connection(
-        server.connection,
-        server.settings,
-        settings.flavor,
-        accept_unlogged_cascades=settings.accept_unlogged_cascades,
-        accept_loss_at_server_crash=settings.accept_loss_at_server_crash,
-    )
+    with server_errors(server.settings, "checking the settings of"):
+        checked = CheckedServer.ask(server.connection, server.settings, settings)
+        problems = [each for each in stream_findings(checked) if isinstance(each, Problem)]
     with server_errors(server.settings, "checking the tables of"):
         problems += table_problems(server.connection, server.settings.name, settings)
     if problems:
         raise refused(problems)
-
-
-def table_problems(
-    connection: Any, server_name: str, settings: ShardProducerSettings
-) -> list[Problem]:
-    """Filter rules and column types of the settings that do not fit the server's tables."""
-    return [
-        *rule_problems(connection, server_name, settings, at_start=True),
-        *hidden_type_problems(connection, server_name, settings),
-    ]
 
 
 def _keeps_up(server: OpenServer, usable: Sequence[OpenServer]) -> bool:

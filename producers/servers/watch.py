@@ -11,9 +11,8 @@ from event_token import GtidSet, parse_gtid_set
 from event_token.errors import ShardstreamError
 from producers.errors import BetterServer
 from producers.servers.choice import ServerView, find_faults
-from producers.servers.server_list import OpenServer, open_server
+from producers.servers.server_list import OpenServer, open_server, read_views
 from producers.settings import ServerSettings, ShardProducerSettings
-from topics.names import ShardTopics
 
 # Looks within `max_replica_lag_ms`; each look is a few statements per server.
 LOOKS: Final = 4
@@ -22,7 +21,7 @@ LOOK_S_MAX: Final = 5.0
 CLOSE_S_MAX: Final = 1.0
 
 
-class Trail:
+class LagMeter:
     """What other servers had executed, and when: how far the current one is behind them.
 
     Servers' clocks play no part: the current server lags by as long as it lacks what another one
@@ -30,7 +29,6 @@ class Trail:
     """
 
     def __init__(self, lag_s_max: float) -> None:
-        """Start with nothing known."""
         self._lag_s_max = lag_s_max
         self._seen: deque[tuple[float, str, GtidSet]] = deque(maxlen=1_000)
 
@@ -55,7 +53,6 @@ class ServerWatch:
     def __init__(
         self,
         settings: ShardProducerSettings,
-        topics: ShardTopics,
         current: ServerSettings,
         position: Callable[[], str],
     ) -> None:
@@ -63,11 +60,10 @@ class ServerWatch:
         self._reason = ""
         self._error: Exception | None = None
         self._settings = settings
-        self._topics = topics
         self._current = current.name
         self._position = position
         self._lag_s_max = settings.max_replica_lag_ms / 1000
-        self._trail = Trail(self._lag_s_max)
+        self._lag_meter = LagMeter(self._lag_s_max)
         self._open: dict[str, OpenServer] = {}
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="server watch", daemon=True)
@@ -101,18 +97,18 @@ class ServerWatch:
     def _look(self) -> str:
         position = parse_gtid_set(self._position(), self._settings.flavor)
         views = self._views()
-        faults = find_faults(self._topics, position, views)
+        faults = find_faults(self._settings.shard_topics, position, views)
         if self._current in faults:
             return str(faults[self._current])
         now_s = time.monotonic()
         behind = ""
         for view in views:
             if view.name == self._current:
-                behind = self._trail.lagging_behind(now_s, view.history.executed)
+                behind = self._lag_meter.lagging_behind(now_s, view.history.executed)
         sound = {s.name for s in self._settings.servers if s.read} - faults.keys()
         for view in views:
             if view.name != self._current and view.name in sound:
-                self._trail.note(now_s, view.name, view.history.executed)
+                self._lag_meter.note(now_s, view.name, view.history.executed)
         if behind in sound and any(view.name == behind for view in views):
             return (
                 f"{self._current} lacks what {behind} had {self._lag_s_max:g} s ago "
@@ -121,29 +117,14 @@ class ServerWatch:
         return ""
 
     def _views(self) -> list[ServerView]:
-        """Read the servers that answer, replicas first as `find_faults` requires."""
-        parts: list[tuple[OpenServer, bool]] = []
+        """Read the servers that answer."""
         for settings in self._settings.servers:
-            with suppress(ShardstreamError):  # A server that does not answer is not a better one.
-                server = self._open.get(settings.name) or open_server(settings, self._settings)
-                self._open[settings.name] = server
-                parts.append((server, self._asked(server)))
-        views = []
-        for server, is_replica in sorted(parts, key=lambda part: not part[1]):
-            try:
-                views.append(server.look(is_replica=is_replica))
-            except ShardstreamError:
-                self._forget(server)
-        return views
+            if settings.name not in self._open:
+                with suppress(ShardstreamError):  # A server that does not answer is not better.
+                    self._open[settings.name] = open_server(settings, self._settings)
+        return read_views(list(self._open.values()), self._forget)
 
-    def _asked(self, server: OpenServer) -> bool:
-        try:
-            return server.is_replica()
-        except ShardstreamError:
-            self._forget(server)
-            raise
-
-    def _forget(self, server: OpenServer) -> None:
+    def _forget(self, server: OpenServer, _fault: ShardstreamError) -> None:
         """Drop the connection; the next look reconnects."""
         server.close()
         self._open.pop(server.name, None)

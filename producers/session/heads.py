@@ -4,19 +4,28 @@ A head promises that every later record is stamped no earlier. The server is ask
 and executed GTID set; once the log has reached that set, the clock's time is promised.
 """
 
+import threading
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final
 
-from databases.server_facts import ServerMoment
+from databases.connection import rows_if_there, write_row
+from databases.errors import ServerLost
+from databases.internal_tables import HEARTBEAT, JOURNAL, ROLE, create_internal_tables
+from databases.server_facts import SERVER_CLOCK, ServerMoment, is_on
+from databases.sql import rows
 from event_token import parse_gtid_set
-from producers.decoder import Decoder
-from producers.errors import BetterServer
+from event_token.errors import ShardstreamError
+from producers.clock import believed_us, clock_ahead_us, now_us
+from producers.errors import BetterServer, ClockUnknown, ServerBehindLog
 from producers.replication.stream import server_errors
-from producers.servers.reachable import check_reachable
-from producers.servers.server_list import OpenServer
+from producers.servers.choice import check_reachable
+from producers.servers.server_list import OpenServer, open_server
 from producers.session.committer import Committer
 from producers.session.context import SessionContext
+from producers.settings import ShardProducerSettings
+from producers.start.choose_start import ChosenStart
 
 # While bytes keep coming, how often the log is compared with the executed set.
 COMPARE_S: Final = 0.05
@@ -33,21 +42,15 @@ class ServerClock:
     """
 
     def __init__(
-        self,
-        context: SessionContext,
-        server: OpenServer,
-        notice: Callable[[str], None],
-        *,
-        is_replica: bool,
+        self, context: SessionContext, start: ChosenStart, notice: Callable[[str], None]
     ) -> None:
-        """The server has not been asked yet."""
-        self.is_replica = is_replica
+        self.is_replica = start.is_replica
         self.ahead_us = 0
         self.asked_s = 0.0
         # What the log must reach before its time may be promised; None: not asked.
         self.moment: ServerMoment | None = None
-        self._server = server
-        self._notice = notice
+        self.notice = notice
+        self._server = start.server
         self._counters = context.counters
         self._bound_us = context.settings.max_clock_ahead_ms * 1000
         self._period_s = context.settings.heartbeat_ms / 1000
@@ -76,10 +79,9 @@ class ServerClock:
         server = self._server
         with server_errors(server.settings, "asking for clock and executed set of"):
             asked_us = now_us()
-            moment = self.moment = server.family.moment(server.connection)
+            moment, is_replica = server.family.moment_and_role(server.connection)
             answered_us = now_us()
-            was_replica = self.is_replica
-            self.is_replica = server.family.is_replica(server.connection)
+        was_replica, self.moment, self.is_replica = self.is_replica, moment, is_replica
         if was_replica and not self.is_replica:
             raise BetterServer(f"{server.name} was promoted: checking it as a primary")
         self.asked_s = time.monotonic()
@@ -87,7 +89,7 @@ class ServerClock:
         self._counters.clock_ahead_us = self.ahead_us
         if abs(self.ahead_us) > self._bound_us:
             if not self._is_clock_off:
-                self._notice(
+                self.notice(
                     f"the clock of {server.name} is {self.ahead_us} us ahead of this host's, more "
                     "than max_clock_ahead_ms: heads follow this host's clock instead"
                 )
@@ -113,23 +115,10 @@ class ServerClock:
 class HeadKeeper:
     """Promises heads between rows and commits them."""
 
-    def __init__(
-        self,
-        context: SessionContext,
-        server: OpenServer,
-        clock: ServerClock,
-        decoder: Decoder,
-        committer: Committer,
-        *,
-        notice: Callable[[str], None],
-    ) -> None:
-        """Begin with a clock that may not have been asked yet."""
-        self._context = context
-        self._server = server
+    def __init__(self, clock: ServerClock, committer: Committer) -> None:
         self._clock = clock
-        self._decoder = decoder
         self._committer = committer
-        self._notice = notice
+        self._decoder = committer.decoder
         self._compared_s = 0.0
 
     def advance(self, *, dry: bool) -> None:
@@ -155,35 +144,187 @@ class HeadKeeper:
     def _explain_unreached(self) -> None:
         """Raise what explains that the executed set is not reached; else ask again."""
         self._committer.commit()  # The position may have moved without a row.
-        server = self._server
+        server = self._committer.server
         position = parse_gtid_set(self._committer.committed.position, server.family.flavor)
         history = server.history()
         check_reachable(
-            self._context.topics, server.name, position, history, replica=self._clock.is_replica
+            self._committer.publisher.topics,
+            server.name,
+            position,
+            history,
+            replica=self._clock.is_replica,
         )
         self._clock.moment = None
-        self._notice(f"{server.name} has executed what its binlog stream has not sent yet")
+        self._clock.notice(f"{server.name} has executed what its binlog stream has not sent yet")
 
 
-def clock_ahead_us(asked_us: int, server_us: int, answered_us: int) -> int:
-    """How far, at least, a server's clock is ahead of this host's; negative where it is behind.
+PRIVILEGES: Final = ("CREATE", "SELECT", "INSERT", "UPDATE")
+# Together they say what the time of a read is worth.
+TABLES_OF_READS: Final = (HEARTBEAT, JOURNAL, ROLE)
+NO_INTERVAL: Final = "without an interval in heartbeat rows fresh reads have no age"
+# How often the server that gets the rows is asked for its role: it may have been demoted, even
+# without read_only, and what is written there by then is on no other server.
+ROLE_S: Final = 1.0
+# After a fault: the primary may be failing over, or a grant may be missing.
+PAUSE_S: Final = 1.0
+# The thread may be waiting for a server that does not answer; closing does not wait for that.
+CLOSE_S_MAX: Final = 1.0
 
-    It read `server_us` at some time between question and answer; what may have passed on the way
-    does not count as a difference. Pure.
+# Keyspace, shard, this host's clock, the bound, this host's clock, which stands in for a clock that
+# is far off, and the interval. It writes nothing on a server that refuses writes of applications,
+# however privileged the account is: it was demoted, and a row would make its reads pass for fresh.
+_WRITE: Final = (
+    f"INSERT INTO {HEARTBEAT} (keyspace, shard, at_us, at_min_us, at_max_us) "  # noqa: S608 - ours
+    f"SELECT %s, %s, IF(ABS({SERVER_CLOCK} - %s) <= %s, {SERVER_CLOCK}, %s), %s, %s "
+    "FROM DUAL WHERE CAST(@@GLOBAL.read_only AS CHAR) IN ('0', 'OFF') "
+    "ON DUPLICATE KEY UPDATE at_us = VALUES(at_us), at_min_us = VALUES(at_min_us), "
+    "at_max_us = VALUES(at_max_us)"
+)
+
+
+class HeartbeatWriter:
+    """A thread that writes the shard's heartbeat row on the primary, always or while `wanted`.
+
+    `note` says why it cannot, or why the rows have no interval; "" if all is well. `ended_by`: the
+    reshards whose END the log holds, and whose CANCELLED it does not hold.
     """
-    return max(0, server_us - answered_us) + min(0, server_us - asked_us)
+
+    def __init__(
+        self,
+        settings: ShardProducerSettings,
+        wanted: Callable[[], bool],
+        ended_by: Sequence[str] = (),
+    ) -> None:
+        """Start the thread if there is more than one server, or rows are always written."""
+        self.note = ""
+        self.ended_by = ended_by
+        self._settings = settings
+        self._wanted = wanted
+        self._period_s = settings.heartbeat_ms / 1000
+        self._primary: OpenServer | None = None
+        self._role_asked_s = 0.0
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat rows", daemon=True)
+        self._is_always = settings.heartbeat_rows == "always"
+        if len(settings.servers) > 1 or self._is_always:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Ask the thread to end and wait briefly."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_S_MAX)
+
+    def _run(self) -> None:
+        wait_s = self._period_s
+        try:
+            while not self._ending.wait(wait_s):
+                wait_s = self._period_s
+                try:
+                    if self._is_always or self._wanted():
+                        self.note = self._write()
+                except Exception as fault:  # noqa: BLE001 - the note reports it; the thread goes on
+                    self.note = f"without heartbeat rows an idle shard holds readers back: {fault}"
+                    self._forget()
+                    wait_s = max(PAUSE_S, self._period_s)
+        finally:
+            self._forget()
+
+    def _write(self) -> str:
+        primary = self._still_primary() or self._find()
+        if primary is None:
+            raise ServerLost(
+                "no primary of the shard answers and takes writes (read_only is OFF): start it, or "
+                "add it to `servers`"
+            )
+        with server_errors(primary.settings, "writing a heartbeat row on"):
+            if self._is_always and self._primary is None:
+                create_tables_of_reads(primary.connection)
+            check_ended(primary, self._settings.keyspace, self.ended_by)
+            note = write_heartbeat(primary.connection, self._settings)
+        self._primary = primary
+        return note
+
+    def _still_primary(self) -> OpenServer | None:
+        """The server of the last row, unless it has another role by now."""
+        primary, now_s = self._primary, time.monotonic()
+        if primary is not None and now_s - self._role_asked_s >= ROLE_S:
+            self._primary = None
+            self._role_asked_s = now_s
+            self._primary = primary if _takes_writes(primary) else None
+        return self._primary
+
+    def _find(self) -> OpenServer | None:
+        for settings in self._settings.servers:
+            with suppress(ShardstreamError):  # The primary may be another one.
+                server = open_server(settings, self._settings, is_checked=False)
+                if _takes_writes(server):
+                    self._role_asked_s = time.monotonic()
+                    return server
+        return None
+
+    def _forget(self) -> None:
+        if self._primary is not None:
+            self._primary.close()
+            self._primary = None
 
 
-def believed_us(server_us: int, own_us: int, bound_us: int) -> int:
-    """The time that a head may promise: the server's clock, or this host's if they are far apart.
+def check_ended(server: OpenServer, keyspace: str, reshards: Iterable[str]) -> None:
+    """Raise ServerBehindLog if a primary lacks an END that is in the log of its shard.
 
-    A head may be any time, for later records are clamped to it. But a server's clock that is far
-    behind would hold back the merged stream, and one far ahead would put the shard's own records
-    behind everybody else's. Pure.
+    Its reads would go on, with a time and an age, while others take the shard's writes.
     """
-    return server_us if abs(server_us - own_us) <= bound_us else own_us
+    query = f"SELECT 1 FROM {JOURNAL} WHERE keyspace = %s AND reshard_id = %s"  # noqa: S608 - ours
+    for reshard_id in reshards:
+        if not rows_if_there(server.connection, query, (keyspace, reshard_id)):
+            raise ServerBehindLog(
+                f"{server.name} lacks the END of reshard {reshard_id}, which is in the log: a "
+                f"failover has lost it"
+            )
 
 
-def now_us() -> int:
-    """The clock of this host, in microseconds since the epoch."""
-    return time.time_ns() // 1000
+def _takes_writes(server: OpenServer) -> bool:
+    """Whether it is a primary that is not fenced; the connection to any other is closed."""
+    takes_writes = False
+    try:
+        if not server.is_replica():
+            with server_errors(server.settings, "asking for the role of"):
+                [(read_only,)] = rows(server.connection, "SELECT @@GLOBAL.read_only")
+            takes_writes = not is_on(read_only)
+    finally:
+        if not takes_writes:
+            server.close()
+    return takes_writes
+
+
+def write_heartbeat(connection: Any, settings: ShardProducerSettings) -> str:
+    """Write the shard's row; create the table if it is missing.
+
+    `at_us` is of the server's clock, as commits are. True time was within `at_min_us`..`at_max_us`
+    when this host's clock was read, just before the statement: what was committed by `at_min_us`
+    lies before the row in the log, whatever the server's clock. Returns why there is no interval,
+    "" if there is one. ServerLost if the server is read-only: it is no primary any more.
+    """
+    note, bound_us = "", None
+    try:
+        bound_us = settings.host_clock.bound_us()
+    except ClockUnknown as fault:
+        note = f"{NO_INTERVAL}: {fault}"
+    own_us = now_us()
+    interval = (None, None) if bound_us is None else (own_us - bound_us, own_us + bound_us)
+    shard = (settings.keyspace, settings.shard)
+    values = (*shard, own_us, settings.max_clock_ahead_ms * 1000, own_us, *interval)
+    if not write_row(connection, HEARTBEAT, _WRITE, values):
+        raise ServerLost("the primary takes no writes any more (read_only): looking for another")
+    return note
+
+
+def create_tables_of_reads(connection: Any) -> None:
+    """Create those tables that are missing without which a fresh read has no time."""
+    missing = [
+        table
+        for table in TABLES_OF_READS
+        if rows_if_there(connection, f"SELECT 1 FROM {table} LIMIT 0") is None  # noqa: S608 - ours
+    ]
+    if missing:
+        create_internal_tables(connection, missing)

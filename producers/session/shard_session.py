@@ -1,38 +1,64 @@
 """One session of a shard's producer: from fencing and resuming to a stop or the first fault."""
 
+import logging
+import re
 import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final, Self
 
+from event_token.errors import ShardstreamError, TakenOver
 from producers.errors import LogDisagrees, PublisherSpent, StopPassed
+from producers.publisher import Publisher
 from producers.servers.server_list import ServerList
-from producers.session.binlog_reader import WAIT_S_MAX
-from producers.session.commit_pace import CELL_GAP_S, is_backlog, rest_s
-from producers.session.context import SessionContext
-from producers.session.parts import SessionParts, open_parts
-from producers.session.status import Committed
-from producers.session.stop_reason import leave_reason
+from producers.session.context import Committed, SessionContext
+from producers.session.streaming import SessionStream
 from producers.settings import ProducerState
-from producers.shard_log.publisher import Publisher
-from producers.skip.record_writer import Decision, Written, write_record
-from producers.start.choose_start import ChosenStart, choose_start
-from producers.start.resume_point import resume_point
-from topics.progress.codec import PROGRESS_SCHEMA_TEXT
+from producers.skip.record_writer import SkipDecision, WrittenSkip, write_record
+from producers.start.choose_start import ChosenStart, choose_start, resume_point
+from topics.kafka.errors import TopicMissing
+from topics.progress.codec import PROGRESS_KEY, PROGRESS_SCHEMA_TEXT, encode_progress, note_headers
 from topics.progress.committed_tail import read_committed_tail
+from topics.progress.record import StopReason
 from topics.records.skip_record import SkipKind
-from topics.records.table_shape import ddl_schema, schema_text
+from topics.records.statement_record import STATEMENT_SCHEMA_TEXT
 
-# Less is not waited for: a wait costs as much.
-WAIT_S_MIN: Final = 0.001
+# What an operator reads in one sentence of a page; the producer's log has all of it.
+TEXT_MAX: Final = 400
+# There is no topic to write to after TopicMissing, another producer writes after TakenOver, and
+# after LogDisagrees no record may be added before somebody has looked.
+_UNTOLD: Final = (TakenOver, TopicMissing, LogDisagrees)
+# What producers.errors writes into messages, to be typed as it is. A longer one, of a set of many
+# GTIDs, is in the producer's log.
+_COMMAND: Final = re.compile(r"shardstream skip \S+ \S+ --(?:gtid|lost) .+? --reason TEXT")
+COMMAND_MAX: Final = 4_000
+_CREDENTIALS: Final = re.compile(r"://[^/@\s]+@")
+
+_LOG: Final = logging.getLogger("shardstream.kafka")
+
+
+def stop_reason(error: BaseException, at_us: int, restarts: int = 0) -> StopReason:
+    """Return an error as one line without credentials, with the command that it names. Pure.
+
+    Messages of our own hold no values of rows but a primary key; those of others might.
+    """
+    said = "an error that nobody expected: the producer's log has it"
+    if isinstance(error, ShardstreamError):
+        said = " ".join(str(error).split())
+    text = _CREDENTIALS.sub("://***@", said)
+    found = _COMMAND.search(text)
+    command = "" if found is None or len(found[0]) > COMMAND_MAX else found[0]
+    if len(text) > TEXT_MAX:
+        text = text[: TEXT_MAX - 3] + "..."
+    return StopReason(at_us, type(error).__name__, text, restarts, command)
 
 
 class ShardSession:
     """Opens the parts of a session, and closes them however it ends.
 
-    `committed` tells the supervisor how far it came, `streams` whether it has opened its stream.
-    The publisher stays open until `close`: with it the shard's last session can still say why no
-    other follows, and fences nobody for that.
+    The supervisor reads how far it came (`committed`) and whether its stream was opened
+    (`streams`). The publisher stays open until `close`: with it the shard's last session can still
+    say why no other follows, and fences nobody for that.
     """
 
     def __init__(self, context: SessionContext, predecessor: Self | None = None) -> None:
@@ -43,7 +69,7 @@ class ShardSession:
         self.committed = Committed("", 0, 0)
         self.streams = False
         self._context = context
-        self._skip: Written | None = None
+        self._skip: WrittenSkip | None = None
         self._predecessor = predecessor
         self._publisher: Publisher | None = None
 
@@ -53,10 +79,29 @@ class ShardSession:
         return self if self._publisher is not None else self._predecessor
 
     def leave_reason(self, error: BaseException, restarts: int = 0) -> None:
-        """Leave in the progress topic why the producer stops, or goes on starting over."""
-        if self._publisher is not None and self.committed.progress is not None:
-            ids = self._context.schema_ids
-            leave_reason(self._publisher, self.committed.progress, ids, error, restarts)
+        """Commit the last progress once more, with why the producer stops or goes on restarting.
+
+        Nothing for errors of another's log. The record's times stay, so nobody takes the shard for
+        alive. What Kafka refuses is not raised: the error that stops the producer is more
+        important.
+        """
+        publisher, last = self._publisher, self.committed.progress
+        if publisher is None or last is None or isinstance(error, _UNTOLD):
+            return
+        progress = replace(
+            last,
+            first_seq=last.last_seq + 1,
+            ticks=(),
+            mark=None,
+            in_parts=(),
+            stopped=stop_reason(error, time.time_ns() // 1000, restarts),
+        )
+        value = encode_progress(progress, self._context.schema_ids)
+        head_ms, headers = progress.head_us // 1000, note_headers(progress)
+        try:
+            publisher.leave(value, PROGRESS_KEY, head_ms, headers)
+        except ShardstreamError as refused:
+            _LOG.info("%s: the reason of the stop is not left: %s", publisher.topics.log, refused)
 
     def close(self) -> None:
         """Drop the publisher."""
@@ -77,7 +122,7 @@ class ShardSession:
             self._starting("taking over the log from the producer before")
             # The first registration on a fresh cluster takes a second: not in the first row's way.
             context.schema_ids.register(PROGRESS_SCHEMA_TEXT)
-            context.schema_ids.register(schema_text(ddl_schema()))
+            context.schema_ids.register(STATEMENT_SCHEMA_TEXT)
             # The predecessor is fenced only now: a producer that can read no server must not stop
             # one that can.
             publisher = self._fenced(opened)
@@ -87,7 +132,7 @@ class ShardSession:
             )
             self.committed.progress = progress
             self._starting("comparing the log with the servers")
-            start = choose_start(context.settings, context.topics, servers, progress, tail)
+            start = choose_start(context.settings, servers, progress, tail)
             if start.is_new and context.has_committed.is_set():
                 raise LogDisagrees(
                     f"{context.topics.log} is empty, but this producer has written to it: the "
@@ -101,6 +146,7 @@ class ShardSession:
                 point.end_offset,
                 skipped=point.skipped,
                 ddl=point.ddl,
+                passed=point.passed,
                 progress=progress,
             )
             context.report(ProducerState.STARTING, self.committed, start.note)
@@ -114,20 +160,11 @@ class ShardSession:
         """Stream until the stop, or the end of an operator's order to pass stops."""
         context = self._context
         with ExitStack() as opened:
-            parts = open_parts(context, start, publisher, self.committed, opened)
+            stream = SessionStream(context, start, publisher, self.committed, opened)
             context.report(ProducerState.STREAMING, self.committed, "")
             self.streams = True
             context.has_streamed.set()
-            if start.is_new and start.point.head_us >= 0:
-                # Without rows: it tells readers from which time on this log has everything.
-                parts.committer.commit()
-            turns = Turns(context, parts)
-            while not context.stop.is_set():
-                turns.next()
-                if parts.reader.has_order_ended():
-                    parts.committer.commit()
-                    context.stop.set()
-            parts.committer.commit_rest()
+            stream.run(is_new_since_a_time=start.is_new and start.point.head_us >= 0)
 
     def _pass(self, start: ChosenStart, publisher: Publisher, gtid: str) -> ChosenStart:
         """Write the SKIP record of a transaction that an order passes; return where to go on."""
@@ -145,7 +182,7 @@ class ShardSession:
             read = resume_point(context.topics, settings.flavor, progress, tail)
             point = start.point if read is None else read
         position = point.position.add_gtid(gtid)
-        decision = Decision(
+        decision = SkipDecision(
             SkipKind.TRANSACTION, gtid, gtid, position, start.server.name, point.last
         )
         self._skip = written = write_record(
@@ -178,6 +215,7 @@ class ShardSession:
             context.transaction_timeout_ms,
             self._is_stopping,
             self._waits_for_kafka,
+            context.message_bytes_max,
         )
         opened.callback(publisher.end)
         try:
@@ -195,62 +233,3 @@ class ShardSession:
         """Waits for Kafka ask it again and again: they are turns of the loop, too."""
         self._context.counters.turn()
         return self._context.stop.is_set()
-
-
-class Turns:
-    """The session's loop: each turn waits for bytes, decodes them, and commits what is due."""
-
-    def __init__(self, context: SessionContext, parts: SessionParts) -> None:
-        self._context = context
-        self._parts = parts
-        self._heartbeat_note = ""
-
-    def next(self) -> None:
-        """Take one turn."""
-        parts = self._parts
-        self._context.counters.turn()
-        parts.watch.check()
-        self._report_heartbeat_rows()
-        self._pause()
-        parts.reader.read(self._wait_s())
-        dry = parts.reader.is_dry
-        parts.committer.commit_if_due(dry=dry)
-        parts.heads.advance(dry=dry)
-        if parts.copier.step(dry=dry):
-            parts.committer.commit()
-
-    def _report_heartbeat_rows(self) -> None:
-        note = self._parts.heartbeat_rows.note
-        if note != self._heartbeat_note:
-            self._heartbeat_note = note
-            self._context.report(ProducerState.STREAMING, self._parts.committer.committed, note)
-
-    def _pause(self) -> None:
-        """After a commit at the live edge, let rows gather until a new cell of the grid begins.
-
-        Waking for each transaction would cost more than its rows do.
-        """
-        parts, committer = self._parts, self._parts.committer
-        if not parts.reader.is_dry or is_backlog(committer.committed.lag_ms):
-            return
-        if parts.decoder.in_transaction or parts.decoder.messages:
-            return
-        pause_s = rest_s(parts.clock.now_us())
-        is_new = time.monotonic() - committer.committed_s < CELL_GAP_S
-        if is_new and pause_s <= parts.copier.wait_s_max:
-            time.sleep(pause_s)
-
-    def _wait_s(self) -> float:
-        """How long to wait for bytes at most."""
-        parts, committer = self._parts, self._parts.committer
-        # Only the server's bytes end a transaction, or bring the log to where the server was.
-        if parts.decoder.in_transaction:
-            return WAIT_S_MAX
-        wait_s = min(WAIT_S_MAX, parts.copier.wait_s_max)
-        if parts.decoder.messages:
-            due_s = committer.dry_due_s
-        elif parts.clock.moment is not None:
-            return wait_s
-        else:
-            due_s = committer.committed_s + self._context.settings.heartbeat_ms / 1000
-        return min(wait_s, max(WAIT_S_MIN, due_s - time.monotonic()))

@@ -1,33 +1,178 @@
 """Runs one shard's producer: session after session until it is stopped or must stop."""
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from threading import Event
-from typing import NoReturn
+from typing import Final, NoReturn, TypeVar
 
-from databases.errors import LoginRefused
+from databases.errors import LoginRefused, ServerLost
 from event_token.errors import Halt, Rebuild, Retry, ShardstreamError, UsageError
-from producers.copy.errors import RowNotCopied
+from producers.copy.definition import RowNotCopied
 from producers.decoder.errors import RolledBack
-from producers.errors import StopsBehindOthers, TransactionTooLong
-from producers.filters.sharding_columns import sharding_columns
+from producers.errors import AnswerTooLate, StopsBehindOthers, TransactionTooLong, skip_advice
+from producers.filters.binding import sharding_columns
 from producers.replication.stream import random_server_id
-from producers.session.context import SessionContext
-from producers.session.counters import ProducerCounters
-from producers.session.restarts import RESTARTS_SHOWN_MIN, Ended, Restarts, may_pass
+from producers.session.context import OnStatus, ProducerCounters, SessionContext, StatusReporter
 from producers.session.shard_session import ShardSession
-from producers.session.status import OnStatus, StatusReporter
-from producers.session.waiting import wait_until_ready
 from producers.settings import ProducerState, ShardProducerSettings
-from producers.skip.advice import skip_advice
 from producers.skip.skip_order import SkipOrder
+from topics.errors import NoBrokerAnswers
+from topics.kafka.client import one_admin
+from topics.kafka.errors import LoginEnded, TopicMissing
 from topics.kafka.provisioning import (
     broker_transaction_timeout_ms,
+    message_bytes_max,
     provision_schemas_topic,
     provision_shard,
 )
-from topics.names import ShardTopics
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
+
+BACKOFF_S_FIRST: Final = 0.2
+BACKOFF_S_MAX: Final = 5.0
+
+T = TypeVar("T")
+
+
+def backoff_s(faults: int) -> float:
+    """How long to wait after this number of consecutive faults."""
+    return min(BACKOFF_S_MAX, BACKOFF_S_FIRST * 2.0 ** min(faults - 1, 10))
+
+
+def wait_until_ready(
+    name: str,
+    call: Callable[[], T],
+    stop: Event,
+    on_fault: Callable[[str], None],
+    outage_s: float,
+) -> T | None:
+    """Repeat `call` while its fault may pass; return its result, or None if stopped before.
+
+    `on_fault` gets the text of each fault. Raises Halt, naming `name`, when faults do not pass
+    within `outage_s`, and all other errors of `call` at once.
+    """
+    began_s = time.monotonic()
+    faults = 0
+    while not stop.is_set():
+        try:
+            return call()
+        except (Retry, Rebuild, NoBrokerAnswers) as fault:
+            away_s = time.monotonic() - began_s
+            if away_s > outage_s:
+                message = f"{name}: not ready after {away_s:.0f} s; the last fault: {fault}"
+                raise Halt(message) from fault
+            faults += 1
+            on_fault(str(fault))
+            stop.wait(backoff_s(faults))
+    return None
+
+
+# Sessions that end without getting on: the next one would end likewise.
+RESTARTS_IN_PLACE_MAX: Final = 10
+# The brokers may have ended the first one by themselves.
+TOO_LONG_IN_PLACE_MAX: Final = 2
+# Servers lock an account after some refused logins in a row, and none passes within seconds.
+LOGIN_PAUSE_S: Final = 10.0
+_REFUSED_LOGINS: Final = (LoginRefused, LoginEnded)
+# What ends a session when a server is away, or it or the brokers refuse a login.
+_OUTAGES: Final = (ServerLost, *_REFUSED_LOGINS)
+# A session that has published rows, and has lasted this long, has got on: a copy may take hours on
+# a server on which nothing else happens.
+LASTS_S: Final = 60.0
+# What passes by itself has passed after this many restarts; operators see the others.
+RESTARTS_SHOWN_MIN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How far a session came that a fault has ended.
+
+    `position`: the last committed one, "" if none was known. `streams`: it had opened its stream.
+    `is_live`: it had reached what the server had executed. `rows`: committed. `lasted_s`: since it
+    began.
+    """
+
+    position: str
+    streams: bool
+    is_live: bool
+    rows: int
+    lasted_s: float
+
+
+class Restarts:
+    """The sessions that have ended since the log last got on.
+
+    `position`: where the log is. `count`: how many sessions have ended there.
+    """
+
+    def __init__(self, now_s: float, outage_s: float) -> None:
+        """No session has ended. Times are monotonic; an outage may last `outage_s`."""
+        self._outage_s = outage_s
+        self.position = ""
+        self.count = 0
+        self._usable_s = now_s  # when a server was last seen to work
+        self._is_outage = False  # the last one ended because none does
+        self._faulty = 0  # those that no outage has ended
+        self._too_long = 0
+        self._answered: set[str] = set()  # what the next session does otherwise
+
+    def add(self, fault: ShardstreamError, ended: Ended, now_s: float) -> None:
+        """Count a session that a fault has ended, unless the next one cannot end likewise."""
+        if ended.streams:
+            self._usable_s = now_s
+        has_moved = ended.position not in {"", self.position}
+        if has_moved or ended.is_live or (ended.rows and ended.lasted_s >= LASTS_S):
+            self.position = ended.position
+            self.count = self._faulty = self._too_long = 0
+            self._answered.clear()
+        if isinstance(fault, AnswerTooLate):
+            return  # what is asked for has its own bound, over all sessions
+        answer = _answer(fault)
+        if answer and answer not in self._answered:
+            self._answered.add(answer)
+            return
+        self.count += 1
+        self._is_outage = isinstance(fault, _OUTAGES) and not ended.streams
+        self._faulty += not self._is_outage
+        self._too_long += isinstance(fault, TransactionTooLong)
+
+    def away_s(self, now_s: float) -> float:
+        """For how long no server could be used; 0 where that is not what ends sessions."""
+        return now_s - self._usable_s if self._is_outage else 0.0
+
+    def are_enough(self, now_s: float) -> bool:
+        """Whether another session would not help."""
+        if self._is_outage:
+            return self.away_s(now_s) > self._outage_s
+        return self._faulty > RESTARTS_IN_PLACE_MAX or self._too_long >= TOO_LONG_IN_PLACE_MAX
+
+    def pause_s(self, fault: ShardstreamError) -> float:
+        """How long to wait before the next session."""
+        if isinstance(fault, _REFUSED_LOGINS):
+            return LOGIN_PAUSE_S
+        return backoff_s(self.count) if self.count else 0.0
+
+
+def may_pass(fault: ShardstreamError, *, has_streamed: bool) -> bool:
+    """Whether another session may succeed.
+
+    A password that is refused at the start is a wrong one; one that has worked was changed.
+    """
+    if isinstance(fault, LoginRefused):
+        return has_streamed
+    return isinstance(fault, Rebuild | Retry | TopicMissing | NoBrokerAnswers)
+
+
+def _answer(fault: ShardstreamError) -> str:
+    """What the next session does otherwise after this fault, "" if it does the same."""
+    if isinstance(fault, RolledBack):
+        return f"without the rows of {fault.gtid}"
+    if isinstance(fault, StopsBehindOthers):
+        return f"alone up to {fault.gtid}"
+    if isinstance(fault, RowNotCopied):
+        return f"without copy {fault.copy_id}"
+    return ""
 
 
 def run_shard(
@@ -49,8 +194,9 @@ def run_shard(
     sharding_columns(settings.vindexes)
     status = StatusReporter(settings.shard, on_status)
 
+    @one_admin()
     def prepare() -> SessionContext:
-        topics = ShardTopics(settings.keyspace, settings.shard)
+        topics = settings.shard_topics
         if settings.registry_url is None:
             provision_schemas_topic(settings.kafka, settings.topics)
         provision_shard(settings.kafka, topics, settings.topics)
@@ -59,6 +205,7 @@ def run_shard(
             topics=topics,
             schema_ids=open_schema_ids(settings.kafka, settings.registry_url),
             transaction_timeout_ms=broker_transaction_timeout_ms(settings.kafka),
+            message_bytes_max=message_bytes_max(settings.kafka, topics.log),
             server_id=settings.server_id or random_server_id(),
             stop=stop,
             report=status.report,
@@ -72,7 +219,9 @@ def run_shard(
     status.report(
         ProducerState.STARTING, status.committed, f"checking the topics on {settings.kafka.brokers}"
     )
-    context = wait_until_ready(f"{settings.keyspace}.{settings.shard}", prepare, stop, report)
+    context = wait_until_ready(
+        f"{settings.keyspace}.{settings.shard}", prepare, stop, report, settings.outage_s
+    )
     if context is not None:
         Supervisor(context, status).run()
     status.report(ProducerState.STOPPED, status.committed, "")
@@ -85,7 +234,7 @@ class Supervisor:
         self._context = context
         self._name = f"{context.settings.keyspace}.{context.settings.shard}"
         self._status = status
-        self._restarts = Restarts(time.monotonic())
+        self._restarts = Restarts(time.monotonic(), context.settings.outage_s)
         self._speaker: ShardSession | None = None
         self._behind: StopsBehindOthers | None = None
 
@@ -204,7 +353,7 @@ def _with_fix(fault: ShardstreamError) -> str:
     if isinstance(fault, LoginRefused):
         return (
             f"{fault}. If the password was changed, put the new one where the settings say: "
-            "a password_file is read at each connection, and for password_env the producer must be "
-            "started again"
+            "a password_file is read and a password_command is run at each connection, and for "
+            "password_env the producer must be started again"
         )
     return str(fault)

@@ -1,19 +1,131 @@
-"""Pass one transaction without looking whether it stops the shard: `skip --gtid --force`."""
+"""Passes one transaction without checking whether it stops the shard: `skip --gtid --force`.
 
+A mark of a reshard is never passed: readers would wait for it for ever.
+"""
+
+import time
+from contextlib import closing
+from typing import Final
+
+from databases.errors import ServerLost
 from event_token import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet, parse_mysql_gtid
 from event_token.errors import UsageError
 from event_token.mariadb_gtid import parse_mariadb_gtid
+from producers.clock import now_us
+from producers.decoder import Decoder, DecoderOptions
+from producers.decoder.errors import DecoderHalt, RolledBack
 from producers.errors import ServerBehindLog
+from producers.replication.gtid_scan import BinlogTransaction
+from producers.replication.stream import STREAM_SILENCE_S_MAX, ReplicationStream, random_server_id
 from producers.servers.choice import lacking
 from producers.servers.server_list import OpenServer, ServerList
 from producers.settings import ShardProducerSettings
-from producers.skip.marks import refuse_mark, refuse_mark_at
-from producers.skip.out_of_order import Following, check_behind, following, ran_backwards
-from producers.skip.record_writer import Decision, SkipReport
-from producers.skip.skip_log import write_skip
-from topics.names import ShardTopics
-from topics.progress.record import LastTransaction
+from producers.skip.record_writer import SkipDecision, SkipReport, write_skip
+from producers.start.last_transaction import (
+    DomainTail,
+    check_behind,
+    ran_backwards,
+    read_domain_tail,
+)
+from topics.progress.record import LastTransaction, Mark
 from topics.records.skip_record import SkipKind
+
+_WAIT_S: Final = 1.0
+
+
+def refuse_mark(
+    settings: ShardProducerSettings, server: OpenServer, position: GtidSet, wanted: GtidSet
+) -> None:
+    """Raise UsageError if the transaction is a mark of this shard.
+
+    What cannot be decoded is none, for a producer decodes all of its marks.
+    """
+    start = _right_before(server, position, wanted)
+    stream = ReplicationStream.open(server.settings, server.family, start, random_server_id())
+    _refuse(settings, server, stream, start, str(wanted))
+
+
+def refuse_mark_at(
+    settings: ShardProducerSettings, server: OpenServer, transaction: BinlogTransaction
+) -> None:
+    """Raise UsageError likewise for the transaction at its place in the binlogs."""
+    stream = ReplicationStream.open_file(
+        server.settings, server.family, transaction.binlog_file, transaction.binlog_pos
+    )
+    _refuse(settings, server, stream, MariadbGtidSet(), str(transaction))
+
+
+def _refuse(
+    settings: ShardProducerSettings,
+    server: OpenServer,
+    stream: ReplicationStream,
+    start: GtidSet,
+    wanted: str,
+) -> None:
+    mark = _mark_of(settings, server, stream, start)
+    if mark is not None:
+        raise UsageError(
+            f"{wanted} is {mark.kind.value} of reshard {mark.reshard_id}: without it no reader "
+            f"gets past this reshard. No producer stops there; run `shardstream produce` and "
+            f"`shardstream reshard status {settings.keyspace}`, which name what is wrong"
+        )
+
+
+def _right_before(server: OpenServer, position: GtidSet, wanted: GtidSet) -> GtidSet:
+    """The position from which the server sends the wanted transaction first."""
+    executed = server.history().executed
+    if isinstance(executed, MysqlGtidSet) and isinstance(wanted, MysqlGtidSet):
+        return executed.subtract(wanted)
+    assert isinstance(executed, MariadbGtidSet)  # noqa: S101 - one family per shard
+    assert isinstance(position, MariadbGtidSet)  # noqa: S101 - likewise
+    assert isinstance(wanted, MariadbGtidSet)  # noqa: S101 - likewise
+    for domain, _, _ in wanted.domains:
+        executed = executed.at_domain(domain, position)
+    return executed
+
+
+def _mark_of(
+    settings: ShardProducerSettings, server: OpenServer, stream: ReplicationStream, start: GtidSet
+) -> Mark | None:
+    decoder = _decoder(settings, start)
+    with closing(stream), closing(decoder):
+        deadline_s = time.monotonic() + STREAM_SILENCE_S_MAX
+        # A mark is the only record of its transaction.
+        while not (decoder.transactions or decoder.messages > 1):
+            if time.monotonic() > deadline_s:
+                raise ServerLost(f"{server.name} does not send the transaction")
+            if not (stream.wait(_WAIT_S) and stream.fill()):
+                continue
+            try:
+                stream.start = decoder.feed(stream.buffer, stream.start, stream.end, 1)
+            except (DecoderHalt, RolledBack):
+                return None
+            if decoder.in_transaction:  # it may be a long one
+                deadline_s = time.monotonic() + STREAM_SILENCE_S_MAX
+        return decoder.take_batch().mark if decoder.has_mark else None
+
+
+def _decoder(settings: ShardProducerSettings, position: GtidSet) -> Decoder:
+    """A decoder whose records go nowhere."""
+    return Decoder(
+        DecoderOptions(
+            topic=settings.shard_topics.log,
+            keyspace=settings.keyspace,
+            shard=settings.shard,
+            flavor=settings.flavor,
+            position=str(position),
+            next_seq=1,
+            last_timestamp_us=0,
+            last_cell_us=-1,
+            produce=lambda *_record: None,
+            record_bytes_max=settings.kafka.record_bytes_max,
+            on_full=lambda: None,
+            schema_id=lambda _text: 0,
+            max_clock_ahead_us=settings.max_clock_ahead_ms * 1000,
+            now_us=now_us,
+            on_notice=lambda _text: None,
+        )
+    )
 
 
 def skip_transaction(settings: ShardProducerSettings, gtid: str, reason: str) -> SkipReport:
@@ -24,55 +136,54 @@ def skip_transaction(settings: ShardProducerSettings, gtid: str, reason: str) ->
     the log's, together with it. Never a mark of a reshard. UsageError otherwise, and what
     `write_skip` raises.
     """
-    topics = ShardTopics(settings.keyspace, settings.shard)
     wanted = parse_gtid(gtid, settings.flavor)
 
-    def decide(position: GtidSet, last: LastTransaction | None, servers: ServerList) -> Decision:
-        server = choose_server(topics, servers, position, last)
+    def decide(
+        position: GtidSet, last: LastTransaction | None, servers: ServerList
+    ) -> SkipDecision:
+        server = choose_server(servers, position, last)
         if isinstance(position, MariadbGtidSet) and isinstance(wanted, MariadbGtidSet):
-            found = following(server, position, wanted.domains[0][0], last)
+            found = read_domain_tail(server, position, wanted.domains[0][0], last)
             if found.passed and str(wanted) in found.gtids:
                 return _all(settings, server, position, found)
         else:
             found = None
-        check_ahead(topics, server, position, wanted)
+        check_ahead(server, position, wanted)
         if found is not None:
-            _check_next(topics, wanted, found)
+            _check_next(server, wanted, found)
         refuse_mark(settings, server, position, wanted)
         text = str(wanted)
         after = position.add_gtid(text)
-        return Decision(SkipKind.TRANSACTION, text, text, after, server.name, last)
+        return SkipDecision(SkipKind.TRANSACTION, text, text, after, server.name, last)
 
     return write_skip(settings, reason, decide)
 
 
 def choose_server(
-    topics: ShardTopics, servers: ServerList, position: GtidSet, last: LastTransaction | None
+    servers: ServerList, position: GtidSet, last: LastTransaction | None
 ) -> OpenServer:
     """The server that continues from a position; NumbersRanBackwards where one hides what follows.
 
     Raises what `ServerList.choose` raises.
     """
     try:
-        return servers.choose(topics, position).server
+        return servers.choose(position).server
     except ServerBehindLog:
         primary = servers.primary()
         if primary is not None:
-            check_behind(topics, primary, last)
+            check_behind(primary, last)
         raise
 
 
-def check_ahead(
-    topics: ShardTopics, server: OpenServer, position: GtidSet, wanted: GtidSet
-) -> None:
+def check_ahead(server: OpenServer, position: GtidSet, wanted: GtidSet) -> None:
     """UsageError if the log is past a transaction, or the server cannot have it.
 
     Of MariaDB's GTIDs a server knows the last one per writer: an earlier one may be there.
     """
     if position.reaches(wanted):
         raise UsageError(
-            f"{topics.log} is already past {wanted}: its position is {position}. The shard does "
-            "not stop there, or it was skipped before"
+            f"{server.topics.log} is already past {wanted}: its position is {position}. The shard "
+            "does not stop there, or it was skipped before"
         )
     view = server.view or server.look(is_replica=server.is_replica())
     if not lacking(wanted, view).is_empty:
@@ -89,28 +200,28 @@ def parse_gtid(gtid: str, flavor: Flavor) -> GtidSet:
 
 
 def _all(
-    settings: ShardProducerSettings, server: OpenServer, position: GtidSet, found: Following
-) -> Decision:
+    settings: ShardProducerSettings, server: OpenServer, position: GtidSet, found: DomainTail
+) -> SkipDecision:
     """Pass all that is out of order: the log can only go on behind the first number above."""
     if found.above is None:
-        raise ran_backwards(ShardTopics(settings.keyspace, settings.shard), server, found)
+        raise ran_backwards(server, found)
     for transaction in (*found.passed, found.above):
         refuse_mark_at(settings, server, transaction)
     above = str(found.above)
     after = position.add_gtid(above)
     # By its number the log's last transaction would be looked for among those that are passed.
-    return Decision(
+    return SkipDecision(
         SkipKind.TRANSACTION, above, ",".join(found.gtids), after, server.name, last=None
     )
 
 
-def _check_next(topics: ShardTopics, wanted: GtidSet, found: Following) -> None:
+def _check_next(server: OpenServer, wanted: GtidSet, found: DomainTail) -> None:
     """Refuse a GTID of MariaDB other than the first one after the position in its domain."""
     if str(found.above) != str(wanted):
         more = "" if not found.passed else f", behind {found.passed[0]}, which is out of order"
         above = found.above or "not there yet"
         raise UsageError(
-            f"{topics.log}: the next transaction of this domain is {above}{more}, not "
+            f"{server.topics.log}: the next transaction of this domain is {above}{more}, not "
             f"{wanted}: a position of MariaDB cannot leave out one number alone. Start the "
             "producer: it names the transaction that stops it"
         )

@@ -7,18 +7,24 @@ them run back by more than DISORDER_US_MAX.
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from databases.server_facts import ServerHistory
-from databases.sql import rows
+from databases.server_facts import ServerFacts, ServerHistory, binlog_files
 from event_token import Flavor, GtidSet, MysqlGtidSet
 from event_token.errors import UsageError
 from event_token.running_set import RunningMariadbSet, RunningMysqlSet
-from producers.replication.family import ServerFamily
 from producers.replication.gtid_scan import BinlogTransaction, RunningSet, transactions
 from producers.replication.stream import ReplicationStream, server_errors
 from producers.settings import ServerSettings
-from producers.start.times import iso
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def iso(time_us: int) -> str:
+    """A time as ISO 8601 text, to the microsecond, in UTC."""
+    return (_EPOCH + timedelta(microseconds=time_us)).isoformat().replace("+00:00", "Z")
+
 
 # Resolution of commit times in a family's binlog.
 _GRANULARITY_US: Final = {Flavor.MYSQL: 1, Flavor.MARIADB: 1_000_000}
@@ -46,7 +52,7 @@ class BinlogFile:
 
 def find_position(
     server: ServerSettings,
-    family: ServerFamily,
+    family: ServerFacts,
     connection: Any,
     time_us: int,
     history: ServerHistory,
@@ -59,7 +65,7 @@ def find_position(
     """
     with server_errors(server, "reading clock and binlogs of"):
         clock_us = family.moment(connection).clock_us
-        names = [str(row[0]) for row in rows(connection, "SHOW BINARY LOGS")]
+        names = binlog_files(connection)
     if time_us > clock_us:
         raise UsageError(
             f"start {iso(time_us)} lies in the future: the clock of {server.name} shows "
@@ -120,7 +126,7 @@ def file_to_scan(
     )
 
 
-def _first(server: ServerSettings, family: ServerFamily, name: str) -> BinlogTransaction | None:
+def _first(server: ServerSettings, family: ServerFacts, name: str) -> BinlogTransaction | None:
     with closing(ReplicationStream.open_file(server, family, name)) as stream:
         return next(transactions(stream, family.flavor, f"{name} of {server.name}"), None)
 

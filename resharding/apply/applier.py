@@ -5,44 +5,229 @@ resumes exactly after its last commit. Nothing else stores how far it is. Of a b
 transactions of the sources are one of the target, in which only the last change of a row is left.
 """
 
+import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from databases.errors import LoginRefused
+from databases.server import OUTAGE_S
 from event_token import KeyRange, ShardName, StreamPosition
 from event_token.errors import Rebuild, Retry, UsageError
-from resharding.apply.applier_status import ApplierStatus, Told
 from resharding.apply.last_changes import KeyUse, LastChanges, Section
-from resharding.apply.routing import Routes, check_skip
-from resharding.apply.sender import Lot, Sender
-from resharding.apply.source_stream import source_stream
 from resharding.apply.statements import (
     STATEMENT_ROWS_MAX,
-    Statement,
+    ReshardTargetTable,
     StatementBuilder,
-    TargetTable,
+    TargetStatement,
 )
 from resharding.apply.target_session import TargetSession
 from resharding.bookkeeping import (
     Checkpoint,
+    ReshardPlan,
     merged_position,
     move_statement,
-    settle_statement,
+    range_of,
     void_verified_statement,
 )
 from resharding.errors import CheckpointMoved, DefinitionChanged, DoesNotApply, TransactionSkipped
-from resharding.plan.reshard_plan import ReshardPlan
 from resharding.progress import applier_lock
-from resharding.server import ReshardServer
+from resharding.routing import Routes, check_skip
+from resharding.servers import ReshardServer
 from topics.kafka.client import ClientConfig
+from topics.named_readers import ReaderReporter
 from topics.names import ApplierName
-from topics.readers.reporter import ReaderReporter
-from topics.records.accepted_skips import is_accepted
+from topics.progress.record import Progress
+from topics.reading.planner import Planner
+from topics.records.event_decoder import EventDecoder
+from topics.records.skip_record import is_accepted
 from topics.records.vevent import EventType, VEvent
-from topics.stream.merged_stream import MergedStream
+from topics.schemas import open_schema_ids
+from topics.stream.delivery import Delivery
+from topics.stream.merged_stream import MergedStream, StreamParts
+from topics.stream.progress_feed import ProgressFeed
+
+# A status line is for people.
+TELL_INTERVAL_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ApplierStatus:
+    """How far a target's applier is.
+
+    `seqs`: per source. `behind_ms`: age of the merged frontier by this host's clock. `skips`: the
+    accepted ones that it has passed since it started.
+    """
+
+    target: str
+    seqs: dict[str, int]
+    rows_total: int
+    rows_per_s: float
+    behind_ms: int
+    note: str = ""
+    skips: int = 0
+
+
+class ApplierReports:
+    """Counts what was applied, and reports it once per interval; to Kafka by `reporter`."""
+
+    def __init__(
+        self, target: str, on_status: Callable[[ApplierStatus], None], reporter: ReaderReporter
+    ) -> None:
+        self.reporter = reporter
+        self.rows_total = 0
+        self.skips = 0
+        self._target = target
+        self._on_status = on_status
+        self._last_s = time.monotonic()
+        self._last_rows = 0
+        self._seqs: dict[str, int] = {}
+        self._frontier_us = 0
+
+    def applied(self, rows: int, position: StreamPosition) -> None:
+        """Take in a transaction that the target has committed."""
+        self.rows_total += rows
+        self._seqs = {shard: at.seq for shard, at in position.shards.items()}
+        self._frontier_us = position.frontier_us
+        self.reporter.note(lambda: position)
+        if time.monotonic() - self._last_s >= TELL_INTERVAL_S:
+            self.note("")
+
+    def note(self, text: str) -> None:
+        """Report now, with a remark or none."""
+        now_s = time.monotonic()
+        rate = (self.rows_total - self._last_rows) / max(now_s - self._last_s, 0.001)
+        self._last_s, self._last_rows = now_s, self.rows_total
+        behind_ms = max(0, time.time_ns() // 1_000 - self._frontier_us) // 1_000
+        self._on_status(
+            ApplierStatus(
+                self._target, self._seqs, self.rows_total, rate, behind_ms, text, self.skips
+            )
+        )
+
+
+# Events delivered at once, hence the size of a target transaction under load: a commit costs about
+# as much as 100 rows.
+RUN_ROWS_MAX: Final = 1_000
+# Longest wait of one read, so that the applier can stop.
+POLL_S: Final = 0.05
+
+
+class _UnmarkedPlanner(Planner):
+    """Plans past marks: an applier has to bring its target up to END itself, and never hops."""
+
+    def observe(self, shard: str, progress: Progress, seen_at_ms: int) -> None:
+        """Take in a progress record without its mark."""
+        super().observe(shard, replace(progress, mark=None), seen_at_ms)
+
+
+def source_stream(
+    start: StreamPosition, *, config: ClientConfig, registry_url: str | None, keyspace: str
+) -> MergedStream:
+    """Events of the sources in merged order, from a position that names the shards.
+
+    No network access before the first `read`. Raises what a subscriber raises: Halts of the reading
+    core, Retry while brokers are unavailable.
+    """
+    whole = range_of(start.shards)
+    schema_ids = open_schema_ids(config, registry_url)
+    parts = StreamParts(
+        start=start,
+        feed=ProgressFeed(config, keyspace, schema_ids),
+        config=config,
+        keyspace=keyspace,
+        decoder=EventDecoder(schema_ids, with_images=True),
+        delivery=Delivery(whole, None, start),
+        run_rows_max=RUN_ROWS_MAX,
+        poll_s=POLL_S,
+    )
+    return MergedStream(parts, _UnmarkedPlanner(start, whole))
+
+
+# Lots that wait while another is sent: with more, memory would hold more of them for nothing.
+LOTS_MAX: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """Statements of a target transaction; `position` of the sources where it ends with them.
+
+    `rows`: changes of the sources in the whole transaction.
+    """
+
+    statements: Sequence[TargetStatement]
+    position: StreamPosition | None = None
+    rows: int = 0
+
+
+class Sender:
+    """Sends lots in their order, in a thread beside the decoding of the next ones.
+
+    After an error nothing more is sent: `send` and `drain` raise it. Others may use the
+    session after `drain`, until they send again.
+    """
+
+    def __init__(self, target: TargetSession) -> None:
+        """Start the thread."""
+        self.has_committed = False
+        self._target = target
+        self._lots: queue.Queue[Lot | None] = queue.Queue(LOTS_MAX)
+        self._committed: queue.SimpleQueue[Lot] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="sender", daemon=True)
+        self._thread.start()
+
+    def send(self, lot: Lot) -> None:
+        """Hand over a lot; wait while another waits."""
+        self.check()
+        self._lots.put(lot)
+
+    def drain(self) -> None:
+        """Wait until everything is sent and answered."""
+        self._lots.join()
+        self.check()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything is sent and answered, without an error."""
+        return self._lots.unfinished_tasks == 0 and self._error is None
+
+    def check(self) -> None:
+        """Raise the error that has ended the sending."""
+        if self._error is not None:
+            raise self._error
+
+    def committed(self) -> list[Lot]:
+        """The lots that ended a transaction and were committed since the last call."""
+        return [self._committed.get() for _ in range(self._committed.qsize())]
+
+    def close(self) -> None:
+        """End the thread after what it has been given: it may be in the midst of a commit."""
+        self._lots.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (lot := self._lots.get()) is not None:
+            try:
+                if self._error is None:
+                    self._send(lot)
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that sends
+                self._error = error
+            finally:
+                self._lots.task_done()
+
+    def _send(self, lot: Lot) -> None:
+        self._target.run(lot.statements)
+        if lot.position is None:
+            return
+        self._target.check_primary()
+        self._target.commit()
+        self.has_committed = True
+        self._committed.put(lot)
+
 
 # A target transaction ends with the source transaction that reaches one of these, and a larger
 # source transaction is sent in parts, so that one of any size fits in memory.
@@ -52,8 +237,6 @@ COMMIT_BYTES: Final = 4 * 1024 * 1024
 COMMIT_RECORDS: Final = 50_000
 # Locks are not held for longer, and observers see how far it is.
 COMMIT_S: Final = 1.0
-# A failover takes some seconds; a target that is away for longer needs an operator.
-AWAY_S_MAX: Final = 300.0
 AWAY_PAUSE_S: Final = 1.0
 
 
@@ -63,7 +246,8 @@ class ApplierSettings:
 
     `target`: its primary at the start; `find_target` looks for it again after a fault.
     `accepted_ddl`: GTIDs of DDL that the targets already match; `accepted_skips`: of skipped
-    transactions despite which targets and sources agree.
+    transactions despite which targets and sources agree. `outage_s`: how long the target or the
+    brokers may be away.
     """
 
     plan: ReshardPlan
@@ -73,6 +257,7 @@ class ApplierSettings:
     accepted_ddl: frozenset[str] = frozenset()
     accepted_skips: frozenset[str] = frozenset()
     find_target: Callable[[], ReshardServer] | None = None
+    outage_s: float = OUTAGE_S
 
     def present_target(self) -> ReshardServer:
         """The target's primary by now. Retry while there is none."""
@@ -87,9 +272,9 @@ class ApplierSettings:
 def run_applier(
     settings: ApplierSettings,
     stop: threading.Event,
-    tell: Callable[[ApplierStatus], None] = lambda _status: None,
+    on_status: Callable[[ApplierStatus], None] = lambda _status: None,
 ) -> None:
-    """Apply until `stop` is set, retrying transient faults for AWAY_S_MAX without progress.
+    """Apply until `stop` is set, retrying transient faults for `outage_s` without progress.
 
     Raises Halts of the reading core, DoesNotApply, DefinitionChanged, TransactionSkipped,
     CheckpointMoved,
@@ -100,16 +285,17 @@ def run_applier(
     key_range = ShardName.parse(target).key_range
     # Not closed: an end waits for no last report. Nobody hears from it again, which says enough.
     reporter = ReaderReporter(settings.kafka, plan.keyspace, name, key_range)
-    _apply(settings, stop, Told(target, tell, reporter))
+    _apply(settings, stop, ApplierReports(target, on_status, reporter))
 
 
-def _apply(settings: ApplierSettings, stop: threading.Event, told: Told) -> None:
+def _apply(settings: ApplierSettings, stop: threading.Event, reports: ApplierReports) -> None:
     careful = False
     has_moved = False
+    has_connected = False
     away_since_s: float | None = None
     while not stop.is_set():
-        rows_before = told.rows_total
-        session = _Session(settings, told, careful=careful)
+        rows_before = reports.rows_total
+        session = _Session(settings, reports, careful=careful)
         try:
             session.run(stop, looks_again=away_since_s is not None)
         except DoesNotApply:
@@ -123,13 +309,17 @@ def _apply(settings: ApplierSettings, stop: threading.Event, told: Told) -> None
             if session.has_committed or has_moved:
                 raise
             has_moved = True
-            told.note(f"{moved}; reading it again, as that one may have ended")
-        except (Retry, Rebuild) as error:
-            if told.rows_total > rows_before or away_since_s is None:
-                away_since_s = time.monotonic()
-            if time.monotonic() - away_since_s > AWAY_S_MAX:
+            reports.note(f"{moved}; reading it again, as that one may have ended")
+        except (Retry, Rebuild, LoginRefused) as error:
+            # A password that has worked was changed; at the start it is a wrong one.
+            has_connected |= session.is_connected
+            if isinstance(error, LoginRefused) and not has_connected:
                 raise
-            told.note(f"{error}; retrying")
+            if session.is_sound or reports.rows_total > rows_before or away_since_s is None:
+                away_since_s = time.monotonic()
+            if time.monotonic() - away_since_s > settings.outage_s:
+                raise
+            reports.note(f"{error}; retrying")
             stop.wait(AWAY_PAUSE_S)
         finally:
             session.close()
@@ -139,10 +329,12 @@ def _apply(settings: ApplierSettings, stop: threading.Event, told: Told) -> None
 class _Session:
     """One attempt of an applier, starting at the target's checkpoint."""
 
-    def __init__(self, settings: ApplierSettings, told: Told, *, careful: bool) -> None:
+    def __init__(
+        self, settings: ApplierSettings, reports: ApplierReports, *, careful: bool
+    ) -> None:
         self._settings = settings
         self._plan = settings.plan
-        self._told = told
+        self._reports = reports
         self._careful = careful
         self._routes = Routes(settings.plan.tables)
         self._key_range: KeyRange = ShardName.parse(settings.target.shard).key_range
@@ -156,6 +348,14 @@ class _Session:
         self._last: VEvent | None = None  # the last record that was taken and not settled
         self._records = self._rows = self._part_rows = 0  # of the open transaction, and unsent
         self._began_s = 0.0
+        # The target had all that there was to read, and the stream has moved, with rows or without:
+        # both answer.
+        self.is_sound = False
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the session has reached its target."""
+        return self._target is not None
 
     @property
     def has_committed(self) -> bool:
@@ -195,9 +395,10 @@ class _Session:
                     self._check_statement(event)
                 self._take(event)
             sender.check()
-            self._tell_committed(sender)
+            self._report_committed(sender)
             if self._last is None and sender.is_idle:  # else the target lacks a part of it
-                self._told.reporter.note(stream.place.position)
+                self._reports.reporter.note(stream.place.position)
+                self.is_sound = self.is_sound or stream.place.position() != position
 
     def _resume(self, target: TargetSession) -> StreamPosition:
         """Read the checkpoints, where the merged stream resumes."""
@@ -207,7 +408,7 @@ class _Session:
         self._settled = dict(self._seqs)
         return position
 
-    def _table(self, database: str, table: str) -> TargetTable:
+    def _table(self, database: str, table: str) -> ReshardTargetTable:
         column = self._routes.tables[database, table].column
         return self._drained().table(database, table, column)
 
@@ -234,7 +435,7 @@ class _Session:
             self._drained().execute(void_verified_statement(self._plan.reshard_id))
             if not is_accepted(accepted, event.gtid, event.statement or ""):
                 raise
-            self._told.skips += is_skip
+            self._reports.skips += is_skip
 
     def _take(self, event: VEvent) -> None:
         """Collect the record's changes for the target, and end its transaction in time."""
@@ -263,7 +464,7 @@ class _Session:
 
     def _statements(
         self, sections: list[Section], ends: Mapping[str, Checkpoint]
-    ) -> list[Statement]:
+    ) -> list[TargetStatement]:
         """The changes, each source's behind a checkpoint whose token is newer than them.
 
         `ends`: the checkpoints with which the target transaction ends.
@@ -285,10 +486,9 @@ class _Session:
         before = self._seqs[source]
         if end is None:
             move = Checkpoint(source, seq, "", newest.timestamp_us, token)
-            statement = move_statement(self._plan.reshard_id, before, move)
         else:
             move = replace(end, token=token)
-            statement = settle_statement(self._plan.reshard_id, before, move)
+        statement = move_statement(self._plan.reshard_id, before, move, settles=end is not None)
         self._builder.checkpoint(statement, newest)
         self._seqs[source] = move.seq
 
@@ -313,8 +513,9 @@ class _Session:
         sections = self._changes.take()
         statements = self._statements(sections, ends)
         for source in ends.keys() - {section.source for section in sections}:
-            statement = settle_statement(self._plan.reshard_id, self._seqs[source], ends[source])
-            statements.append(Statement(statement, last, last, one_row=True))
+            before = self._seqs[source]
+            statement = move_statement(self._plan.reshard_id, before, ends[source], settles=True)
+            statements.append(TargetStatement(statement, last, last, one_row=True))
             self._seqs[source] = ends[source].seq
         self._send(Lot(statements, position, self._rows))
         self._settled = dict(self._seqs)
@@ -337,16 +538,16 @@ class _Session:
         self._sender.drain()
         return self._target
 
-    def _tell_committed(self, sender: Sender) -> None:
+    def _report_committed(self, sender: Sender) -> None:
         for lot in sender.committed():
             assert lot.position is not None  # noqa: S101 - where a transaction ends
-            self._told.applied(lot.rows, lot.position)
+            self._reports.applied(lot.rows, lot.position)
 
     def close(self) -> None:
         """Disconnect from the target and Kafka; uncommitted changes are rolled back."""
         if self._sender is not None:
             self._sender.close()
-            self._tell_committed(self._sender)
+            self._report_committed(self._sender)
         if self._target is not None:
             self._target.close()
         if self._stream is not None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-from resharding.apply.changes import Change, Delete, Upsert
+from resharding.routing import Change, Delete, Upsert
 from topics.records.table_shape import TableShape, ValueKind
 from topics.records.vevent import Row, Value, VEvent
 
@@ -110,7 +110,7 @@ class LastChanges:
     """Collects changes in the order of the sources; `take` returns what is left of them."""
 
     def __init__(self, use_of: Callable[[VEvent], KeyUse]) -> None:
-        """`use_of` tells what it has to know of a record's table."""
+        """`use_of` returns what it has to know of a record's table."""
         self._use_of = use_of
         self._tables: dict[tuple[str, str], _TableChanges] = {}
         self._newest: dict[str, VEvent] = {}

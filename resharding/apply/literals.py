@@ -6,18 +6,16 @@ Text and bytes are hexadecimal: no quoting rule and no character set can change 
 Typed for mypyc, and correct uncompiled too.
 """
 
-from datetime import timedelta
 from typing import Any, Final
 
 from mypy_extensions import i64
 
-from databases.sql import text_literal
+from databases.sql import bytes_literal, text_literal, time_literal
 from resharding.apply.json_literals import json_literal
 from topics.records.table_shape import Column, ValueKind
 from topics.records.vevent import InvalidDate, Value
 
 _TWO_DIGITS: Final[list[str]] = [f"{number:02d}" for number in range(100)]
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class LiteralWriter:
@@ -74,7 +72,7 @@ class _SetWriter(LiteralWriter):
 
 class _BytesWriter(LiteralWriter):
     def write(self, value: Any) -> str:
-        return f"x'{value.hex()}'"
+        return bytes_literal(value)
 
 
 class _DateWriter(LiteralWriter):
@@ -112,37 +110,34 @@ class _DatetimeWriter(_DateWriter):
 
 class _TimeWriter(LiteralWriter):
     def write(self, value: Any) -> str:
-        seconds, microseconds = divmod(abs(value) // _MICROSECOND, 1_000_000)
-        sign = "-" if value < timedelta(0) else ""
-        minutes, second = divmod(seconds, 60)
-        return f"'{sign}{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}.{microseconds:06d}'"
+        return time_literal(value)
+
+
+_WRITERS: Final[dict[ValueKind, type[LiteralWriter]]] = {
+    ValueKind.INT: LiteralWriter,
+    ValueKind.LONG: LiteralWriter,
+    ValueKind.UNSIGNED_LONG: LiteralWriter,
+    ValueKind.YEAR: LiteralWriter,
+    ValueKind.BIT: LiteralWriter,
+    ValueKind.BIT64: LiteralWriter,
+    ValueKind.FLOAT: _FloatWriter,
+    ValueKind.DOUBLE: _FloatWriter,
+    ValueKind.DECIMAL: _DecimalWriter,
+    ValueKind.STRING: _TextWriter,
+    ValueKind.JSON: _JsonWriter,
+    ValueKind.ENUM: _LabelWriter,
+    ValueKind.SET: _SetWriter,
+    ValueKind.BYTES: _BytesWriter,
+    ValueKind.DATE: _DateWriter,
+    ValueKind.DATETIME: _DatetimeWriter,
+    ValueKind.TIMESTAMP: _DatetimeWriter,
+    ValueKind.TIME: _TimeWriter,
+}
 
 
 def literal_writer(column: Column) -> LiteralWriter:
     """Return the writer of a column's values."""
-    match column.kind:
-        case ValueKind.FLOAT | ValueKind.DOUBLE:
-            return _FloatWriter(column)
-        case ValueKind.DECIMAL:
-            return _DecimalWriter(column)
-        case ValueKind.STRING:
-            return _TextWriter(column)
-        case ValueKind.JSON:
-            return _JsonWriter(column)
-        case ValueKind.ENUM:
-            return _LabelWriter(column)
-        case ValueKind.SET:
-            return _SetWriter(column)
-        case ValueKind.BYTES:
-            return _BytesWriter(column)
-        case ValueKind.DATE:
-            return _DateWriter(column)
-        case ValueKind.DATETIME | ValueKind.TIMESTAMP:
-            return _DatetimeWriter(column)
-        case ValueKind.TIME:
-            return _TimeWriter(column)
-        case _:
-            return LiteralWriter(column)
+    return _WRITERS[column.kind](column)
 
 
 def is_error_label(column: Column, value: Value) -> bool:

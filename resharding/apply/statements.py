@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from databases.sql import quoted
-from resharding.apply.changes import Change, Upsert
 from resharding.apply.literals import LiteralWriter, is_error_label, literal_writer
-from resharding.apply.routing import place_of
 from resharding.errors import DoesNotApply
+from resharding.routing import Change, Upsert, place_of
 from topics.records.table_shape import TableShape
 from topics.records.vevent import Row, VEvent
 
@@ -23,7 +22,7 @@ STATEMENT_BYTES_MAX: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class TargetStatement:
     """One statement of a target transaction.
 
     `one_row`: it must change exactly one row (a checkpoint). `error_labels`: number of ENUM error
@@ -38,7 +37,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetTable:
+class ReshardTargetTable:
     """A table on the target, as its server describes it."""
 
     database: str
@@ -51,7 +50,7 @@ class TargetTable:
 class _Writer:
     """Writes the rows of one table version for one target table."""
 
-    def __init__(self, target: TargetTable, shape: TableShape, event: VEvent) -> None:
+    def __init__(self, target: ReshardTargetTable, shape: TableShape, event: VEvent) -> None:
         names = {column.name for column in shape.columns}
         # MariaDB's generated columns are in no log, and no target takes their values.
         if names | target.generated != set(target.columns):
@@ -111,7 +110,7 @@ class StatementBuilder:
 
     def __init__(
         self,
-        table_of: Callable[[str, str], TargetTable],
+        table_of: Callable[[str, str], ReshardTargetTable],
         *,
         rows_max: int = STATEMENT_ROWS_MAX,
         packet_bytes_max: int,
@@ -122,14 +121,14 @@ class StatementBuilder:
         self._packet_bytes_max = packet_bytes_max
         # By the id of the shape, one object per table version: hashing it would cost more.
         self._writers: dict[int, _Writer] = {}
-        self._statements: list[Statement] = []
+        self._statements: list[TargetStatement] = []
         self._run: _Run | None = None
         self.size_bytes = 0
 
     def checkpoint(self, sql: str, event: VEvent) -> None:
         """Add the statement that moves the checkpoint."""
         self._end_run()
-        self._statements.append(Statement(sql, event, event, one_row=True))
+        self._statements.append(TargetStatement(sql, event, event, one_row=True))
 
     def add(self, change: Change, event: VEvent) -> None:
         """Add a change. DoesNotApply when tables differ or the row is too large to send."""
@@ -154,7 +153,7 @@ class StatementBuilder:
         run.size_bytes += len(part)
         run.last = event
 
-    def take(self) -> list[Statement]:
+    def take(self) -> list[TargetStatement]:
         """Return what was collected and start over."""
         self._end_run()
         taken, self._statements = self._statements, []
@@ -172,7 +171,9 @@ class StatementBuilder:
                 f"{len(sql)} bytes as a statement: raise max_allowed_packet of the target above "
                 f"that (it is {self._packet_bytes_max}) and start again",
             )
-        self._statements.append(Statement(sql, run.first, run.last, error_labels=run.error_labels))
+        self._statements.append(
+            TargetStatement(sql, run.first, run.last, error_labels=run.error_labels)
+        )
 
 
 class _Run:

@@ -1,19 +1,19 @@
 """The applier's session on a target, which applies source transactions atomically."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import pymysql
 
+from databases.catalog import read_columns, unique_keys
 from databases.connection import error_text, is_transient, server_errors
 from databases.errors import ServerLost
 from databases.sql import rows
-from resharding.apply.routing import place_of
-from resharding.apply.statements import Statement, TargetTable
+from resharding.apply.statements import ReshardTargetTable, TargetStatement
 from resharding.bookkeeping import Checkpoint, read_checkpoints
 from resharding.errors import CheckpointMoved, DoesNotApply
-from resharding.primaries import takes_writes
-from resharding.server import ReshardServer, open_session
+from resharding.routing import place_of
+from resharding.servers import ReshardServer, open_session, takes_writes
 from topics.records.vevent import VEvent
 
 # Strict: a value that does not fit stops the applier. Invalid dates are dates that the source
@@ -37,20 +37,20 @@ class TargetSession:
     """One connection to a target, with at most one open transaction.
 
     Methods raise ServerLost when the server is lost or rolls back (then nothing of the transaction
-    is there, or, lost during the commit, possibly all of it: the checkpoint tells), DoesNotApply
+    is there, or, lost during the commit, possibly all of it, as the checkpoint shows), DoesNotApply
     when it refuses a row, CheckpointMoved when a checkpoint is not where this session left it.
     """
 
     def __init__(self, server: ReshardServer) -> None:
         """Connect and set the session."""
         self.server = server
-        self._connection = open_session(server, many_statements=True)
+        self.connection = open_session(server, many_statements=True)
         try:
             with server_errors(server, "setting the session of"):
-                with self._connection.cursor() as cursor:
+                with self.connection.cursor() as cursor:
                     for statement in _SESSION:
                         cursor.execute(statement)
-                [(packet,)] = rows(self._connection, "SELECT @@max_allowed_packet")
+                [(packet,)] = rows(self.connection, "SELECT @@max_allowed_packet")
         except BaseException:
             self.close()
             raise
@@ -62,28 +62,23 @@ class TargetSession:
     def show(self, lock: str) -> None:
         """Hold the named lock by which others see that an applier runs, once it is free."""
         with server_errors(self.server, "taking the applier's lock on"):
-            [(held,)] = rows(self._connection, "SELECT GET_LOCK(%s, 0)", (lock,))
+            [(held,)] = rows(self.connection, "SELECT GET_LOCK(%s, 0)", (lock,))
         self.is_shown = held == 1
 
     def checkpoints(self, reshard_id: str) -> dict[str, Checkpoint]:
         """The checkpoints on the target."""
         with server_errors(self.server, "reading the checkpoint of"):
-            return read_checkpoints(self._connection, reshard_id)
+            return read_checkpoints(self.connection, reshard_id)
 
-    def table(self, database: str, table: str, sharding_column: str) -> TargetTable:
+    def table(self, database: str, table: str, sharding_column: str) -> ReshardTargetTable:
         """A table of the target; it has no columns if it does not exist."""
         with server_errors(self.server, "looking at a table of"):
-            found = rows(
-                self._connection,
-                "SELECT column_name, generation_expression FROM information_schema.columns "
-                "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
-                (database, table),
-            )
-        return TargetTable(
+            columns = read_columns(self.connection, database, table)
+        return ReshardTargetTable(
             database,
             table,
-            tuple(name for name, _ in found),
-            frozenset(name for name, expression in found if expression),
+            tuple(column.name for column in columns),
+            frozenset(column.name for column in columns if column.generation),
             sharding_column,
         )
 
@@ -93,29 +88,25 @@ class TargetSession:
         Not with other unique keys, and not with text, whose collations take some values as equal.
         """
         with server_errors(self.server, "looking at the keys of"):
-            found = rows(
-                self._connection,
-                "SELECT k.index_name, k.column_name, k.sub_part, c.collation_name "
-                "FROM information_schema.statistics k LEFT JOIN information_schema.columns c "
-                "ON c.table_schema = k.table_schema AND c.table_name = k.table_name "
-                "AND c.column_name = k.column_name "
-                "WHERE k.table_schema = %s AND k.table_name = %s AND k.non_unique = 0",
-                (event.database, event.table),
-            )
+            keys = unique_keys(self.connection, event.database, event.table)
+            columns = read_columns(self.connection, event.database, event.table)
         assert event.shape is not None  # noqa: S101 - rows have a shape
         key = {event.shape.columns[i].name for i in event.shape.primary_key}
-        return {column for _, column, _, _ in found} == key and all(
-            index == "PRIMARY" and length is None and collation is None
-            for index, _, length, collation in found
+        texts = {column.name for column in columns if column.collation}
+        return (
+            keys.keys() == {"PRIMARY"}
+            and all(part.is_whole for part in keys["PRIMARY"])
+            and {part.column for part in keys["PRIMARY"]} == key
+            and not key & texts
         )
 
-    def run(self, statements: Sequence[Statement]) -> None:
+    def run(self, statements: Sequence[TargetStatement]) -> None:
         """Execute statements in the open transaction; begin one if there is none."""
         with server_errors(self.server, "applying to"):
             if not self._open:
-                self._connection.begin()
+                self.connection.begin()
                 self._open = True
-            packet: list[Statement] = []
+            packet: list[TargetStatement] = []
             size = 0
             for statement in statements:
                 if statement.error_labels or size + len(statement.sql) > self._packet_bytes():
@@ -131,9 +122,9 @@ class TargetSession:
     def _packet_bytes(self) -> int:
         return min(PACKET_BYTES, self.packet_bytes_max)
 
-    def _send(self, packet: list[Statement]) -> None:
+    def _send(self, packet: list[TargetStatement]) -> None:
         """Send statements as one packet; check the result of each."""
-        connection = self._connection
+        connection = self.connection
         for i, statement in enumerate(packet):
             try:
                 if i == 0:
@@ -151,9 +142,9 @@ class TargetSession:
                     f"running. Nothing was changed; stop one of the two",
                 )
 
-    def _run_leniently(self, statement: Statement) -> None:
+    def _run_leniently(self, statement: TargetStatement) -> None:
         """Execute a row with ENUM error values; nothing else in it may be changed by the server."""
-        connection = self._connection
+        connection = self.connection
         try:
             connection.query(f"SET SESSION sql_mode = '{LENIENT_MODE}'")
             connection.query(statement.sql)
@@ -175,36 +166,31 @@ class TargetSession:
         """Commit what is open, then execute a separate statement."""
         if self._open:
             self.commit()
-        with server_errors(self.server, "working on"), self._connection.cursor() as cursor:
+        with server_errors(self.server, "working on"), self.connection.cursor() as cursor:
             cursor.execute(sql)
-
-    @property
-    def connection(self) -> Any:
-        """The connection, for queries."""
-        return self._connection
 
     def check_primary(self) -> None:
         """Raise ServerLost unless the server is still the primary of its shard.
 
         The account may write to a read-only server, where its changes would be lost.
         """
-        if not takes_writes(self._connection, self.server):
+        if not takes_writes(self.connection, self.server):
             raise ServerLost(f"{self.server.name} is a replica or read-only by now")
 
     def commit(self) -> None:
         """Commit the open transaction."""
         with server_errors(self.server, "committing on"):
-            self._connection.commit()
+            self.connection.commit()
         self._open = False
 
     def close(self) -> None:
         """Close the connection; the server rolls an open transaction back."""
-        if self._connection.open:
-            self._connection._force_close()  # noqa: SLF001 - a lost server takes no goodbye
+        if self.connection.open:
+            self.connection._force_close()  # noqa: SLF001 - a lost server takes no goodbye
 
 
 def refused(
-    statement: Statement, server: ReshardServer, error: pymysql.err.MySQLError
+    statement: TargetStatement, server: ReshardServer, error: pymysql.err.MySQLError
 ) -> DoesNotApply:
     """The error for a statement that the server rejects."""
     first, last = statement.first, statement.last
@@ -215,5 +201,5 @@ def refused(
     )
 
 
-def _table(statement: Statement) -> str:
+def _table(statement: TargetStatement) -> str:
     return f"{statement.first.database}.{statement.first.table}"

@@ -1,18 +1,43 @@
-"""`complete`: removes what a finished reshard has left on its servers."""
+"""`complete`: removes what a finished reshard has left on its servers and in topics."""
 
+import logging
 from collections.abc import Sequence
+from typing import Final
 
+from databases.catalog import list_tables
 from databases.connection import lost_or_refused, server_errors
 from databases.errors import ServerLost
 from databases.internal_tables import INTERNAL_DATABASE
-from databases.sql import rows
-from event_token.errors import UsageError
-from resharding.server import open_session
-from resharding.stopped_writes import any_account_locked, is_held
-from resharding.switch.reports import remove_reports
-from resharding.switch.settings import SwitchSettings
-from resharding.switch.topology_steps import entry_of, moved
-from topics.keyspace.topology import ReshardState, Topology, read_topology, update_topology
+from event_token.errors import Rebuild, Retry, UsageError
+from resharding.progress import any_account_locked, is_held
+from resharding.servers import open_session
+from resharding.switch.decision import entry_of, moved
+from resharding.switch.shard_writes import SwitchSettings
+from topics.keyspace.topology import (
+    UNDER_WAY,
+    ReshardState,
+    Topology,
+    read_topology,
+    update_topology,
+)
+from topics.named_readers import forget_appliers
+
+_LOG: Final = logging.getLogger("shardstream.reshard")
+
+
+def remove_reports(settings: SwitchSettings) -> None:
+    """Remove them; nobody reads them any more, and a compacted topic would keep them for ever.
+
+    The command has done its work by then: a failure is a warning, and the next one removes them.
+    """
+    try:
+        topology = read_topology(settings.kafka, settings.keyspace)
+        reshards = () if topology is None else topology.reshards
+        under_way = {entry.reshard_id for entry in reshards if entry.state in UNDER_WAY}
+        forget_appliers(settings.kafka, settings.keyspace, under_way)
+    except (UsageError, Retry, Rebuild) as error:
+        _LOG.warning("reports of appliers stay in the readers' topic: %s", error)
+
 
 # The journal stays: a paused command that resumes late must find its row.
 _TABLES = ("role", "checkpoint", "verified", "plan")
@@ -49,6 +74,7 @@ def run_complete(settings: SwitchSettings) -> list[str]:
         lambda before: moved(
             before, settings.keyspace, settings.reshard_id, ReshardState.COMPLETED
         ),
+        settings.reason,
     )
     remove_reports(settings)
     return left
@@ -78,13 +104,9 @@ def _remove(settings: SwitchSettings, shard: str) -> None:
     connection = open_session(server)
     try:
         with server_errors(server, "cleaning up", lost_or_refused):
-            found = rows(
-                connection,
-                "SELECT table_name FROM information_schema.tables WHERE table_schema = %s",
-                (INTERNAL_DATABASE,),
-            )
+            there = {entry.table for entry in list_tables(connection, (INTERNAL_DATABASE,))}
             with connection.cursor() as cursor:
-                for table in sorted({name for (name,) in found} & set(_TABLES)):
+                for table in sorted(there & set(_TABLES)):
                     cursor.execute(
                         f"DELETE FROM {INTERNAL_DATABASE}.{table} WHERE reshard_id = %s",
                         (settings.reshard_id,),

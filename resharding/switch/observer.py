@@ -6,18 +6,16 @@ from dataclasses import replace
 from databases.connection import server_errors
 from event_token import GtidSet
 from resharding.bookkeeping import read_checkpoints
-from resharding.log_progress import has_reached
-from resharding.switch.claims import Claims
-from resharding.switch.decision import FirstMark, Kind, ReshardView, SourceEnd
+from resharding.progress import later_reshards
+from resharding.switch.decision import FirstMark, ReshardView, SourceEnd
 from resharding.switch.opening import is_prepared
-from resharding.switch.settings import SwitchSettings
-from resharding.switch.topology_steps import later_reshards
+from resharding.switch.shard_writes import Claims, SwitchSettings
 from topics.keyspace.topology import ReshardEntry, ReshardState, Topology
 from topics.names import ShardTopics
-from topics.progress.committed_tail import last_progress
-from topics.records.schema_ids import SchemaIds
-from topics.stream.log_marks import marks_at_end
-from topics.stream.target_marks import TargetMarks
+from topics.progress.committed_tail import has_reached, last_progress
+from topics.progress.record import JournalKind
+from topics.records.table_shape import SchemaIds
+from topics.stream.target_marks import TargetMarks, marks_at_end
 
 
 class Observer:
@@ -170,7 +168,7 @@ class Observer:
             self._settings.kafka, topics, self._schema_ids, self._databases.__contains__
         )
         mark = marks.get(self._settings.reshard_id)
-        if mark is None or mark.kind != Kind.END.value:
+        if mark is None or mark.kind is not JournalKind.END:
             return None
         return SourceEnd(mark.seq, mark.timestamp_us)
 

@@ -6,24 +6,40 @@ that session first, so a command that was paused meanwhile can change nothing wh
 """
 
 import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pymysql
 
-from databases.connection import error_code, error_text, is_transient, server_errors
-from databases.errors import ServerLost
+from databases.connection import (
+    error_code,
+    error_text,
+    is_transient,
+    rows_if_there,
+    server_errors,
+    write_row,
+)
+from databases.errors import ServerLost, ServerRefused, ServerSilent
 from databases.grants import read_account
-from databases.internal_tables import JOURNAL, create_internal_tables, upgrade_journal
+from databases.internal_tables import JOURNAL
 from databases.sql import rows
 from event_token import Flavor, GtidSet
 from event_token.errors import Halt, UsageError
-from resharding.account_locks import is_account_locked
-from resharding.grants import NEEDED_TO_SWITCH, missing_grants
-from resharding.log_progress import executed_set
-from resharding.primaries import takes_writes
-from resharding.server import ReshardServer, open_session
-from resharding.stopped_writes import read_ended_by
-from resharding.switch.decision import JournalRow, Kind
+from resharding.errors import ShardNotListed
+from resharding.progress import read_ended_by
+from resharding.servers import (
+    NEEDED_TO_SWITCH,
+    ReshardServer,
+    executed_set,
+    is_account_locked,
+    missing_grants,
+    open_session,
+    takes_writes,
+)
+from resharding.switch.decision import JournalRow
+from topics.kafka.client import ClientConfig
+from topics.progress.record import JournalKind
 
 # A killed session rolls its transaction back first.
 QUIET_S_MAX: Final = 30.0
@@ -34,13 +50,10 @@ STOPS_MAX: Final = 10
 # The session that held the lock was killed; the server releases it when it notices.
 CLAIM_S: Final = 10
 
-_NO_SUCH_TABLE: Final = frozenset({1049, 1146})
 _DUPLICATE: Final = 1062
 # May turn out to be the application's.
 _UNAUTHENTICATED: Final = "unauthenticated user"
-_JOURNAL: Final = JOURNAL
-# Rows of earlier releases have no keyspace.
-_OWN: Final = "reshard_id = %s AND keyspace IN (%s, '')"
+_OWN: Final = "reshard_id = %s AND keyspace = %s"
 
 
 class ShardWrites:
@@ -68,13 +81,11 @@ class ShardWrites:
         self._connecting: frozenset[int] | None = None
         self._stops = 0
         self._last_seen: dict[int, str] = {}
-        self._connection: Any = open_session(server)
+        self.connection: Any = open_session(server)
         try:
             self._check_grants()
             self.check_primary()
             self._claim()
-            with server_errors(server, "looking at the journal of"):
-                upgrade_journal(self._connection)
         except BaseException:
             self.close()
             raise
@@ -82,30 +93,30 @@ class ShardWrites:
     def _check_grants(self) -> None:
         needed = NEEDED_TO_SWITCH[self.server.flavor]
         with server_errors(self.server, "reading the grants of"):
-            problems = missing_grants(self._connection, self.server.name, needed)
+            problems = missing_grants(self.connection, self.server.name, needed)
         if problems:
             raise UsageError(problems[0])
 
     def _claim(self) -> None:
         with server_errors(self.server, "claiming"):
-            [(is_held,)] = rows(self._connection, "SELECT GET_LOCK(%s, 0)", (_CLAIM,))
+            [(is_held,)] = rows(self.connection, "SELECT GET_LOCK(%s, 0)", (_CLAIM,))
             if is_held == 1:
                 return
-            [(holder,)] = rows(self._connection, "SELECT IS_USED_LOCK(%s)", (_CLAIM,))
+            [(holder,)] = rows(self.connection, "SELECT IS_USED_LOCK(%s)", (_CLAIM,))
             if holder is not None:
                 self._kill(int(holder))
-            [(is_held,)] = rows(self._connection, "SELECT GET_LOCK(%s, %s)", (_CLAIM, CLAIM_S))
+            [(is_held,)] = rows(self.connection, "SELECT GET_LOCK(%s, %s)", (_CLAIM, CLAIM_S))
         if is_held != 1:
             raise ServerLost(f"{self.server.name}: another command of a reshard is running")
 
     def close(self) -> None:
         """Release the claim."""
-        if self._connection.open:
-            self._connection._force_close()  # noqa: SLF001 - a lost server takes no goodbye
+        if self.connection.open:
+            self.connection._force_close()  # noqa: SLF001 - a lost server takes no goodbye
 
     def _kill(self, session: int) -> None:
         try:
-            with self._connection.cursor() as cursor:
+            with self.connection.cursor() as cursor:
                 cursor.execute(f"KILL {session}")
         except pymysql.err.MySQLError as error:
             if error_code(error) != 1094:  # it has ended by itself
@@ -118,7 +129,7 @@ class ShardWrites:
 
     def _is_locked(self, user: str, host: str) -> bool:
         try:
-            return is_account_locked(self._connection, user, host)
+            return is_account_locked(self.connection, user, host)
         except pymysql.err.MySQLError as error:
             if is_transient(error):
                 raise
@@ -132,7 +143,7 @@ class ShardWrites:
         problems = [problem] if (problem := self._prepared()) else []
         with server_errors(self.server, "looking at the accounts of"):
             problems += self._unlisted_accounts()
-            if self.server.flavor is Flavor.MYSQL and not read_account(self._connection).has(
+            if self.server.flavor is Flavor.MYSQL and not read_account(self.connection).has(
                 "SYSTEM_USER"
             ):
                 problems += self._system_users()
@@ -146,7 +157,7 @@ class ShardWrites:
         users = sorted({user for user, _ in self._accounts})
         marks = ", ".join(["%s"] * len(users))
         found = rows(
-            self._connection,
+            self.connection,
             f"SELECT user, host FROM mysql.user WHERE host <> '' AND user IN ({marks})",
             users,
         )
@@ -160,7 +171,7 @@ class ShardWrites:
 
     def _system_users(self) -> list[str]:
         found = rows(
-            self._connection,
+            self.connection,
             "SELECT user, host FROM mysql.global_grants WHERE priv = 'SYSTEM_USER'",
         )
         return [
@@ -171,7 +182,7 @@ class ShardWrites:
 
     def _prepared(self) -> str:
         with server_errors(self.server, "looking for prepared transactions on"):
-            count = len(rows(self._connection, "XA RECOVER"))
+            count = len(rows(self.connection, "XA RECOVER"))
         if not count:
             return ""
         return (
@@ -199,7 +210,7 @@ class ShardWrites:
         """Sessions of the accounts, locked by now, that may still write; by id, whose and where."""
         users = {user for user, _ in self._accounts}
         with server_errors(self.server, "listing the sessions of"):
-            found = rows(self._connection, "SHOW FULL PROCESSLIST")
+            found = rows(self.connection, "SHOW FULL PROCESSLIST")
         connecting = frozenset(int(row[0]) for row in found if row[1] == _UNAUTHENTICATED)
         if self._connecting is None:
             self._connecting = connecting
@@ -248,66 +259,55 @@ class ShardWrites:
     def _set_lock(self, word: str) -> None:
         with server_errors(self.server, "changing the accounts of"):
             for user, host in self._accounts:
-                with self._connection.cursor() as cursor:
+                with self.connection.cursor() as cursor:
                     cursor.execute(f"ALTER USER %s@%s ACCOUNT {word}", (user, host))
 
     def journal(self) -> JournalRow | None:
         """The reshard's row in this server's journal."""
-        query = f"SELECT kind, hop_time_us FROM {_JOURNAL} WHERE {_OWN}"
+        query = f"SELECT kind, hop_time_us FROM {JOURNAL} WHERE {_OWN}"
         with server_errors(self.server, "reading the journal of"):
-            try:
-                found = rows(self._connection, query, (self._reshard_id, self._keyspace))
-            except pymysql.err.MySQLError as error:
-                if error_code(error) in _NO_SUCH_TABLE:
-                    return None
-                raise
-        return JournalRow(Kind(found[0][0]), found[0][1]) if found else None
+            found = rows_if_there(self.connection, query, (self._reshard_id, self._keyspace))
+        return JournalRow(JournalKind(found[0][0]), found[0][1]) if found else None
 
     def ended_by(self) -> frozenset[str]:
         """The reshards of the keyspace, this one or others, that have END here."""
         with server_errors(self.server, "reading the journal of"):
-            return read_ended_by(self._connection, self._keyspace)
+            return read_ended_by(self.connection, self._keyspace)
 
     def insert(self, row: JournalRow, shards: tuple[str, str]) -> None:
         """Insert the row unless there is one. `shards`: sources and targets as JSON lists."""
         with server_errors(self.server, "writing the journal of"):
+            values = (self._reshard_id, row.kind.value, *shards, row.hop_time_us, self._keyspace)
             try:
-                with self._connection.cursor() as cursor:
-                    cursor.execute(
-                        f"INSERT INTO {_JOURNAL} VALUES (%s, %s, %s, %s, %s, %s)",
-                        (
-                            *(self._reshard_id, row.kind.value, *shards, row.hop_time_us),
-                            self._keyspace,
-                        ),
-                    )
+                insert = f"INSERT INTO {JOURNAL} VALUES (%s, %s, %s, %s, %s, %s)"
+                write_row(self.connection, JOURNAL, insert, values)
             except pymysql.err.MySQLError as error:
-                if error_code(error) in _NO_SUCH_TABLE:
-                    create_internal_tables(self._connection)
-                elif error_code(error) != _DUPLICATE:
+                if error_code(error) != _DUPLICATE:
                     raise
 
     def cancel_end(self) -> None:
         """Turn END into CANCELLED; any other row stays as it is."""
         with (
             server_errors(self.server, "writing the journal of"),
-            self._connection.cursor() as cursor,
+            self.connection.cursor() as cursor,
         ):
             cursor.execute(
-                f"UPDATE {_JOURNAL} SET kind = 'CANCELLED' WHERE {_OWN} AND kind = 'END'",
+                f"UPDATE {JOURNAL} SET kind = '{JournalKind.CANCELLED}' "
+                f"WHERE {_OWN} AND kind = '{JournalKind.END}'",
                 (self._reshard_id, self._keyspace),
             )
 
     def query(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """The rows of a statement over the claimed session."""
         with server_errors(self.server, "asking"):
-            return rows(self._connection, statement, values)
+            return rows(self.connection, statement, values)
 
     def check_primary(self) -> None:
         """Raise ServerLost unless the server is still the primary of its shard.
 
         The account may write to a read-only server, so without this a mark could be lost there.
         """
-        if not takes_writes(self._connection, self.server):
+        if not takes_writes(self.connection, self.server):
             raise ServerLost(
                 f"{self.server.name} is a replica or read-only by now: run the command again, "
                 f"which looks for the primary"
@@ -316,12 +316,7 @@ class ShardWrites:
     def executed(self) -> GtidSet:
         """All transactions that the server has executed by now."""
         with server_errors(self.server, "reading the executed set of"):
-            return executed_set(self._connection, self.server.flavor)
-
-    @property
-    def connection(self) -> Any:
-        """The claimed session."""
-        return self._connection
+            return executed_set(self.connection, self.server.flavor)
 
 
 def _account(text: str) -> tuple[str, str]:
@@ -329,3 +324,74 @@ def _account(text: str) -> tuple[str, str]:
     if not user:
         raise UsageError(f"application account {text!r}: write user@host, for example shop@%")
     return user, host
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchSettings:
+    """A reshard to switch, cancel or complete. `server_of`: the primary of a shard.
+
+    `accounts`: all accounts that the application writes with, as user@host. `force`: switch even
+    if verify has not passed. `reason`: why, for the topology's records.
+    """
+
+    reshard_id: str
+    keyspace: str
+    server_of: Callable[[str], ReshardServer]
+    accounts: tuple[str, ...]
+    kafka: ClientConfig
+    registry_url: str | None = None
+    force: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchReport:
+    """The result. `stopped_ms`: how long writes were stopped; None if an earlier run did it.
+
+    `lost_sources`: those that did not answer when the targets were opened, each with what was
+    found; their counters, and the triggers that no other source has, are not on the targets.
+    """
+
+    hop_time_us: int | None
+    stopped_ms: int | None
+    lost_sources: dict[str, str] = field(default_factory=dict)
+
+
+class Claims:
+    """Claims of the primaries of some shards; none is claimed later, so what is lost stays lost.
+
+    `missing`: why a shard could not be claimed; `gone`: those of them without a server that
+    answers, or that the settings do not have. `writes` has the others.
+    """
+
+    def __init__(self, settings: SwitchSettings, shards: Iterable[str]) -> None:
+        """Claim what answers."""
+        self.writes: dict[str, ShardWrites] = {}
+        self.missing: dict[str, str] = {}
+        self.gone: set[str] = set()
+        try:
+            for shard in shards:
+                self._claim(settings, shard)
+        except BaseException:
+            self.close()
+            raise
+
+    def _claim(self, settings: SwitchSettings, shard: str) -> None:
+        try:
+            server = settings.server_of(shard)
+            self.writes[shard] = ShardWrites(
+                server, settings.keyspace, settings.reshard_id, settings.accounts
+            )
+        except (ServerLost, ServerRefused, UsageError) as error:
+            self.missing[shard] = str(error)
+            if isinstance(error, (ServerSilent, ShardNotListed)):
+                self.gone.add(shard)
+
+    def of(self, shards: Iterable[str]) -> list[ShardWrites]:
+        """The claimed ones of some shards, by name."""
+        return [self.writes[shard] for shard in sorted(shards) if shard in self.writes]
+
+    def close(self) -> None:
+        """Release the claims."""
+        for writes in self.writes.values():
+            writes.close()

@@ -3,6 +3,9 @@
 import signal
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -12,15 +15,22 @@ from rich.console import Console
 from rich.table import Table
 
 from event_token import Flavor, UsageError
-from shardstream.commands.options import SHARD_NAMES
-from shardstream.commands.single_options import CommandLine
-from shardstream.commands.stop_signals import stop_on_signals
-from shardstream.local.fetching.cache import cache_folder, exclusive, quiet
+from shardstream.commands.options import SHARD_NAMES, CommandLine
+from shardstream.local.fetching import cache_folder, exclusive, ivy_jar, quiet
 from shardstream.local.kafka_cluster import kafka_jars
-from shardstream.local.producers import run_producers
-from shardstream.local.shape import DEFAULT_KEYSPACE, SHARDS_MAX, StackFacts, StackShape
-from shardstream.local.stack import LOCK_FILE, Stack, flavor_at_hand, read_shape
+from shardstream.local.stack import (
+    DEFAULT_KEYSPACE,
+    LOCK_FILE,
+    SHARDS_MAX,
+    Stack,
+    StackFacts,
+    StackShape,
+    flavor_at_hand,
+    read_shape,
+    run_producers,
+)
 from shardstream.settings.model import default_config, load_settings
+from shardstream.stop_signals import stop_on_signals
 
 DEFAULT_FOLDER = Path(".local")
 DEFAULT_SHARDS = 2
@@ -28,17 +38,13 @@ DEFAULT_BROKERS = 1
 # How often a stack in the foreground checks whether it was stopped by `down`.
 FOREGROUND_POLL_S = 0.5
 
-# Shows a row in the stream: what a first look needs.
+# Shows a row in the stream, to try it out.
 EXAMPLE_SQL = (
     "CREATE DATABASE shop; CREATE TABLE shop.orders (id INT PRIMARY KEY); "
     "INSERT INTO shop.orders VALUES (1)"
 )
 
-app = CommandLine(
-    help="Run real database servers and Kafka on loopback.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = CommandLine(help="Run real database servers and Kafka on loopback.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option("--folder", help="Folder for the servers and their data")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print addresses, sockets and pids as JSON")]
@@ -57,8 +63,8 @@ def up(
     ] = None,
     brokers: Annotated[int | None, typer.Option(help="Kafka brokers: 1 or 3", min=1)] = None,
     keyspace: Annotated[str | None, typer.Option(help="Keyspace of the shards")] = None,
-    redis: Annotated[bool, typer.Option("--redis", help="Run Redis, too")] = False,
-    memcached: Annotated[bool, typer.Option("--memcached", help="Run memcached, too")] = False,
+    redis: Annotated[bool, typer.Option("--redis", help="Also run Redis")] = False,
+    memcached: Annotated[bool, typer.Option("--memcached", help="Also run memcached")] = False,
     folder: Folder = DEFAULT_FOLDER,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Keep running; the servers end with this command")
@@ -68,26 +74,33 @@ def up(
     """Start the servers (fetched the first time) and write their shardstream.toml."""
     signal.signal(signal.SIGTERM, _interrupt)
     errors = Console(stderr=True)
-    with errors.status("looking") as line:
+    with errors.status("checking") as line:
 
         def report(message: str) -> None:
             line.update(message)
             if not errors.is_terminal:
                 _note(errors, message)
 
-        with exclusive(folder / LOCK_FILE, report=report):
-            held = read_shape(folder)
-            shape = _shape(mysql, mariadb, brokers, keyspace, held=held)
-            # Before the databases: Kafka's download is what a missing extra stops.
+        def choose_flavor() -> Flavor:
+            # Before the databases: a missing extra stops the download of Kafka.
             kafka_jars(report)
-            if shape is None:
-                flavor = flavor_at_hand(report, notice=lambda said: _note(errors, said))
-                shape = _default_shape(flavor, brokers, keyspace)
+            return flavor_at_hand(report, notice=lambda said: _note(errors, said))
+
+        with exclusive(folder / LOCK_FILE, report=report):
+            shape = _shape(
+                *(mysql, mariadb, brokers, keyspace),
+                held=read_shape(folder),
+                choose_flavor=choose_flavor,
+            )
+            kafka_jars(report)
             shape = shape.model_copy(update={"redis": redis, "memcached": memcached})
             stack = Stack(folder, shape, die_with_parent=foreground, report=report)
             already = stack.running
             if already and foreground:
-                raise _already_running(stack)
+                raise UsageError(
+                    f"the stack in {stack.folder} is already running; stop it with `shardstream "
+                    f"local down`"
+                )
             stack.start()
     _print(stack.facts(), "already running" if already else "running", as_json=as_json)
     if not as_json:
@@ -110,10 +123,13 @@ def produce(folder: Folder = DEFAULT_FOLDER) -> None:
 
 @app.command()
 def fetch() -> None:
-    """Fetch the servers that `up` and the demo start, those that are missing; start nothing."""
-    errors = Console(stderr=True)
-    kafka_jars(lambda message: _note(errors, message))
-    flavor = flavor_at_hand(quiet, notice=lambda said: _note(errors, said))
+    """Download the servers that `up` and the demo start, if they are missing; start none."""
+    note = partial(_note, Console(stderr=True))
+    ivy_jar()  # without it there is only the error
+    with ThreadPoolExecutor(1) as beside:
+        kafka = beside.submit(kafka_jars, note)
+        flavor = flavor_at_hand(quiet, notice=note)
+        kafka.result()
     typer.echo(f"Kafka and {flavor} can be started without a download: {cache_folder()}")
 
 
@@ -155,8 +171,9 @@ def sql(
 
     stack = _existing(folder)
     if shard not in stack.databases:
-        message = f"the stack has no shard {shard!r}; its shards: {', '.join(stack.databases)}"
-        raise UsageError(message)
+        raise UsageError(
+            f"the stack has no shard {shard!r}; its shards: {', '.join(stack.databases)}"
+        )
     server, console = stack.databases[shard], Console(highlight=False)
     if statements is None and sys.stdin.isatty():
         prompt_sql(server, f"{stack.shape.keyspace}/{shard}> ", console)
@@ -171,48 +188,34 @@ def _shape(
     keyspace: str | None,
     *,
     held: StackShape | None,
-) -> StackShape | None:
-    """Complete the options by what the folder holds; None leaves the database family open."""
+    choose_flavor: Callable[[], Flavor],
+) -> StackShape:
+    """Complete the options by the shape of the stack in the folder, else by the defaults."""
     if mysql is not None and mariadb is not None:
-        message = "all servers of a stack are of one family: give --mysql or --mariadb, not both"
-        raise UsageError(message)
-    wanted = mysql if mysql is not None else mariadb
-    if wanted is None and held is None:
-        return None
-    if wanted is None and held is not None:
+        raise UsageError(
+            "all servers of a stack are of one family: give --mysql or --mariadb, not both"
+        )
+    if mysql is not None:
+        flavor, shards = Flavor.MYSQL, mysql
+    elif mariadb is not None:
+        flavor, shards = Flavor.MARIADB, mariadb
+    elif held is not None:
         flavor, shards = held.flavor, held.shards
     else:
-        flavor, shards = (Flavor.MARIADB if mysql is None else Flavor.MYSQL), wanted or 0
-    if brokers is None:
-        brokers = held.brokers if held else DEFAULT_BROKERS
-    if keyspace is None:
-        keyspace = held.keyspace if held else DEFAULT_KEYSPACE
-    targets = held.targets if held else ()
-    return StackShape(
-        flavor=flavor, shards=shards, brokers=brokers, keyspace=keyspace, targets=targets
-    )
-
-
-def _already_running(stack: Stack) -> UsageError:
-    return UsageError(
-        f"the stack in {stack.folder} is already running; stop it with `shardstream local down`"
-    )
-
-
-def _default_shape(flavor: Flavor, brokers: int | None, keyspace: str | None) -> StackShape:
+        flavor, shards = choose_flavor(), DEFAULT_SHARDS
     return StackShape(
         flavor=flavor,
-        shards=DEFAULT_SHARDS,
-        brokers=brokers or DEFAULT_BROKERS,
-        keyspace=keyspace or DEFAULT_KEYSPACE,
+        shards=shards,
+        brokers=brokers or (held.brokers if held else DEFAULT_BROKERS),
+        keyspace=(held.keyspace if held else DEFAULT_KEYSPACE) if keyspace is None else keyspace,
+        targets=held.targets if held else (),
     )
 
 
 def _existing(folder: Path) -> Stack:
     held = read_shape(folder)
     if held is None:
-        message = f"there is no stack in {folder}; `shardstream local up` creates one"
-        raise UsageError(message)
+        raise UsageError(f"there is no stack in {folder}; `shardstream local up` creates one")
     return Stack(folder, held)
 
 
@@ -233,7 +236,7 @@ def _print_next_steps(stack: Stack) -> None:
     folder = "" if stack.folder == DEFAULT_FOLDER.resolve() else f" --folder {stack.folder}"
     keyspace, shard = stack.shape.keyspace, next(iter(stack.databases))
     lines = [
-        "next, each in a terminal of its own:",
+        "next, each in a separate terminal:",
         f"  shardstream local produce{folder}",
         f"  shardstream tail {keyspace} --from earliest{config}",
         f'  shardstream local sql {shard} -e "{EXAMPLE_SQL}"{folder}',
@@ -247,7 +250,7 @@ def _note(console: Console, message: str) -> None:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Let SIGTERM end the command as Ctrl-C does: everything it started is stopped."""
+    """Let SIGTERM end the command as Ctrl-C does, so that everything it started is stopped."""
     raise KeyboardInterrupt
 
 

@@ -4,24 +4,31 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from threading import Event
+from typing import Annotated
+
+import typer
 
 from event_token.errors import UsageError
-from producers.preflight.warnings import server_warnings
-from producers.session.counters import ProducerCounters
-from producers.session.heartbeat_rows import heartbeat_warnings
-from producers.session.status import STREAMS
-from producers.session.supervisor import run_shard
-from producers.session.waiting import wait_until_ready
+from producers.session.context import STREAMS, ProducerCounters
+from producers.session.supervisor import run_shard, wait_until_ready
 from producers.settings import ProducerState, ProducerStatus, ShardProducerSettings
-from shardstream.commands.declared_topology import ensure_topology
-from shardstream.commands.findings import topic_warnings
-from shardstream.commands.http.options import Metrics, observed
-from shardstream.commands.http.probe import Probe, Watched
-from shardstream.commands.preflight import refuse_problems
+from shardstream.commands.options import (
+    SHARD_NAMES,
+    CommandLine,
+    Config,
+    Keyspace,
+    Metrics,
+    ReportOptions,
+    observed,
+    takes_fields,
+)
 from shardstream.commands.status_lines import Status, StatusLines, warn
-from shardstream.commands.stop_signals import stop_on_signals
-from shardstream.settings.model import Settings
-from shardstream.settings.producer_settings import shard_producer_settings
+from shardstream.preflight import refuse_problems
+from shardstream.settings.model import Settings, load_settings
+from shardstream.settings.producer_settings import ensure_topology, shard_producer_settings
+from shardstream.status.probe import Probe, StatusRelay
+from shardstream.stop_signals import stop_on_signals
+from topics.kafka.client import one_admin
 from topics.keyspace.topology import Topology
 from topics.start.start_forms import parse_producer_start
 
@@ -32,93 +39,96 @@ _STATES = {
 }
 _WARNED = {ProducerState.RECONNECTING, ProducerState.WAITING_FOR_KAFKA}
 
+app = CommandLine()
 
-def run_produce(
-    settings: Settings,
-    keyspace: str,
-    shard: str,
+
+@app.command(context_settings=SHARD_NAMES)
+@takes_fields
+def produce(
+    keyspace: Keyspace,
+    shard: Annotated[
+        str | None, typer.Argument(help="Shard, e.g. -80; or write both as KEYSPACE:SHARD")
+    ] = None,
+    config: Config = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="Where an empty log starts: latest, earliest, a time (2026-01-31T12:00:00Z) or "
+            "gtid:SET; a log that has records resumes at its end",
+        ),
+    ] = "latest",
     *,
-    start: str,
-    as_json: bool,
-    every_s: float | None = None,
+    report: ReportOptions,
 ) -> None:
-    """Produce until SIGINT or SIGTERM."""
+    """Run the producer of one shard: publish its binlog to its log on Kafka."""
+    if shard is None:
+        keyspace, colon, shard = keyspace.partition(":")
+        if not colon:
+            raise UsageError(f"which shard of {keyspace}? shardstream produce {keyspace} SHARD")
+    settings = load_settings(config)
     parse_producer_start(start, "--from")
     producer_settings = shard_producer_settings(settings, keyspace, shard, start)
     stop = stop_on_signals()
     counters = ProducerCounters()
     probe = Probe(lambda: counters.turned_s, is_ready=False)
-    printer = _StatusPrinter(keyspace, StatusLines(as_json=as_json, every_s=every_s))
-    watched = Watched(printer, probe, _fault)
+    printer = _StatusPrinter(keyspace, report.lines())
+    watched = StatusRelay(printer, probe, _fault)
 
     def families() -> Metrics:
-        from shardstream.status.metrics.producer import producer_families
+        from shardstream.status.metrics.processes import producer_families
 
         return producer_families(keyspace, shard, counters, watched.last)
 
-    with observed(probe, families):
-        ready = ready_settings(settings, producer_settings, stop, watched, as_json=as_json)
+    with observed(report.http, probe, families):
+        ready = ready_settings(settings, producer_settings, stop, watched, as_json=report.as_json)
         if ready is not None:
             run_shard(ready, stop, watched, counters)
 
 
 def ready_settings(
     settings: Settings,
-    producer_settings: ShardProducerSettings,
+    producer: ShardProducerSettings,
     stop: Event,
-    tell: Callable[[ProducerStatus], None],
+    on_status: Callable[[ProducerStatus], None],
     *,
     as_json: bool,
 ) -> ShardProducerSettings | None:
-    """Return the settings with the topology's vindexes, once all is ready; None if stopped."""
-    keyspace, shard = producer_settings.keyspace, producer_settings.shard
-    topology = _prepared(settings, producer_settings, stop, tell, as_json=as_json)
+    """Wait until servers and topics can be used; return the settings with the topology's vindexes.
+
+    None if `stop` was set before.
+    """
+    where = f"{producer.keyspace}/{producer.shard}"
+
+    def report(state: ProducerState, text: str) -> None:
+        on_status(ProducerStatus(producer.shard, "", 0, 0, 0, 0.0, state, text))
+
+    @one_admin()
+    def prepare() -> Topology:
+        servers = ", ".join(server.name for server in producer.servers)
+        brokers = producer.kafka.brokers
+        report(ProducerState.STARTING, f"checking {servers}, and Kafka at {brokers}")
+        # Everything is checked before the first topic is created.
+        for text in refuse_problems(settings, producer):
+            warn(where, text, as_json=as_json)
+        return ensure_topology(settings, producer.keyspace)
+
+    def report_fault(fault: str) -> None:
+        report(ProducerState.RECONNECTING, fault)
+
+    topology = wait_until_ready(where, prepare, stop, report_fault, producer.outage_s)
     if topology is None:
         return None
-    if shard not in {entry.name for entry in topology.shards}:
+    if producer.shard not in {entry.name for entry in topology.shards}:
         raise UsageError(
-            f"{keyspace}/{shard}: the topology has no such shard; `shardstream reshard create` "
-            f"adds it as the target of a reshard"
+            f"{where}: the topology has no such shard; `shardstream reshard create` adds it as the "
+            f"target of a reshard"
         )
-    return dataclasses.replace(producer_settings, vindexes=topology.vindexes)
-
-
-def _prepared(
-    settings: Settings,
-    producer_settings: ShardProducerSettings,
-    stop: Event,
-    tell: Callable[[ProducerStatus], None],
-    *,
-    as_json: bool,
-) -> Topology | None:
-    """Wait until servers and topics are as they must be; None if stopped before."""
-    keyspace, shard = producer_settings.keyspace, producer_settings.shard
-
-    def say(state: ProducerState, text: str) -> None:
-        tell(ProducerStatus(shard, "", 0, 0, 0, 0.0, state, text))
-
-    def prepare() -> Topology:
-        servers = ", ".join(server.name for server in producer_settings.servers)
-        brokers = producer_settings.kafka.brokers
-        say(ProducerState.STARTING, f"checking {servers}, and Kafka at {brokers}")
-        # Everything is checked before the first topic is created.
-        refuse_problems(settings, producer_settings)
-        warnings = topic_warnings(settings, keyspace, [shard])
-        warnings += heartbeat_warnings(producer_settings) + server_warnings(producer_settings)
-        for text in warnings:
-            warn(f"{keyspace}/{shard}", text, as_json=as_json)
-        return ensure_topology(settings, keyspace)
-
-    return wait_until_ready(
-        f"{keyspace}/{shard}",
-        prepare,
-        stop,
-        lambda fault: say(ProducerState.RECONNECTING, fault),
-    )
+    return dataclasses.replace(producer, vindexes=topology.vindexes)
 
 
 def _fault(status: ProducerStatus) -> str:
-    """What keeps the producer from publishing, "" if nothing does."""
+    """Return why the producer does not publish, "" if it does."""
     if status.state in STREAMS:
         return ""
     return f"{status.state.value}: {status.note}" if status.note else status.state.value

@@ -10,22 +10,20 @@ from datetime import UTC, datetime
 from typing import Final, TextIO
 
 import structlog
+from rich.console import Console
 from structlog.typing import EventDict, Processor
 
 # A line each second would be 86,400 a day and shard. Progress after a pause shows at once.
 FIRST_INTERVAL_S: Final = 1.0
 BUSY_INTERVAL_S: Final = 10.0
 IDLE_INTERVAL_S: Final = 60.0
-# Its level tells whether Spark may write to the log (`--debug`).
+# Its level says whether Spark may write to the log (`--debug`).
 SPARK_LOGGER: Final = "shardstream.spark"
 
 
-@dataclass(frozen=True, slots=True)
-class LineOptions:
-    """How a command prints; `every_s`: the pause between lines, None to choose by progress."""
-
-    as_json: bool = False
-    every_s: float | None = None
+def terminal(*, stderr: bool = False) -> Console:
+    """Return a console that prints texts as they are: lines stay whole, so they can be copied."""
+    return Console(stderr=stderr, soft_wrap=True, highlight=False)
 
 
 def _stamped(_logger: object, level: str, event: EventDict) -> EventDict:
@@ -53,7 +51,7 @@ def print_line(
     level: int = logging.INFO,
     out: TextIO | None = None,
 ) -> None:
-    """Print a line on standard output, or to `out`: UTC time, level, what it is about, text.
+    """Print a line on standard output, or to `out`: UTC time, level, subject (`where`), text.
 
     As JSON: `time`, `level`, `event` (the text) and the `fields`; `where` if there are none.
     """
@@ -62,8 +60,8 @@ def print_line(
         processors=[_stamped, _renderer(as_json=as_json)],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
     )
-    told = fields if as_json and fields else {"where": where}
-    logger.log(level, text, **told)
+    shown = fields if as_json and fields else {"where": where}
+    logger.log(level, text, **shown)
 
 
 def warn(where: str, text: str, *, as_json: bool = False) -> None:
@@ -72,7 +70,7 @@ def warn(where: str, text: str, *, as_json: bool = False) -> None:
 
 
 def library_formatter(*, as_json: bool) -> logging.Formatter:
-    """Return what gives log records of libraries, such as librdkafka's, the form of our lines."""
+    """Return a formatter that gives log records of libraries, such as librdkafka, our form."""
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[_named, structlog.processors.format_exc_info, _stamped],
         processors=[
@@ -89,7 +87,7 @@ def _named(_logger: object, _level: str, event: EventDict) -> EventDict:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a line says. `progress`: a number that changes with work, such as rows."""
+    """The content of a line. `progress`: a number that changes with work, such as rows."""
 
     where: str
     text: str
@@ -101,8 +99,8 @@ class Status:
 class StatusLines:
     """Prints the status of a command: changes at once, progress every 10 s, else once a minute.
 
-    Progress that comes too early is held back; the last of it is printed when a line is due, even
-    if nothing more is reported.
+    Progress that is reported before a line is due is held, and the last status is printed then,
+    even if nothing more is reported.
     """
 
     def __init__(
@@ -134,7 +132,7 @@ class StatusLines:
                     self._timer.start()
 
     def _wait_s(self, progress: int) -> float:
-        """Return how long a line is not due yet."""
+        """Return the time until a line is due."""
         if progress == self._progress:
             interval_s = self._idle_s
         else:

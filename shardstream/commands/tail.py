@@ -2,94 +2,163 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import threading
 from datetime import UTC, datetime
-from functools import partial
-from typing import TextIO
+from typing import Annotated, Final, Self
 
-from rich.console import Console
+import typer
 from rich.text import Text
 
 from event_token.errors import Halt
-from shardstream.commands.silent_shards import SILENT_MS, SilentShards
-from shardstream.commands.status_lines import warn
-from shardstream.settings.model import Settings
-from topics.reading.planner import MaxHold, Mode, Strict
+from shardstream.commands.options import (
+    CommandLine,
+    Config,
+    Json,
+    KeyRangeOption,
+    Keyspace,
+    MaxHoldOption,
+    ReaderName,
+)
+from shardstream.commands.status_lines import terminal, warn
+from shardstream.settings.model import load_settings
+from shardstream.stream_filter import Images, StreamFilter, parse_columns
+from topics.reading.followed_shards import Stall
+from topics.reading.planner import MaxHold, Strict
 from topics.records.event_json import event_to_json_dict, event_to_json_text
 from topics.records.skip_record import Skip
 from topics.records.vevent import EventType, VEvent
 from topics.start.start_forms import parse_start
+from topics.stream.progress_feed import clock_ms
 from topics.stream.subscriber import StreamSubscriber
 
 _OP_STYLE = {"INSERT": "green", "UPDATE": "yellow", "DELETE": "red", "READ": "cyan"}
+# A producer advances its head every 250 ms, so this is neither a slow poll nor a short pause.
+SILENT_MS: Final = 2_000
+POLL_S: Final = 0.2
+
+_Start = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        help="Where to start: earliest, latest, copy, a time (2026-01-31T12:00:00Z) or a position",
+    ),
+]
+
+app = CommandLine()
 
 
-@dataclass(frozen=True, slots=True)
-class TailOptions:
-    """What to show of a keyspace, from where, and when to end."""
-
-    keyspace: str
-    key_range: str = "-"
-    start: str = "latest"
-    until_idle_s: float | None = None
-    tables: tuple[str, ...] = ()
-    max_hold_ms: int | None = None
-    name: str | None = None
-    as_json: bool = False
-
-
-def run_tail(settings: Settings, options: TailOptions, out: TextIO | None = None) -> None:
-    """Print events until interrupted, or until there was none for `until_idle_s`.
-
-    A shard that holds the stream back is named on standard error. Halt when it still does at the
-    end: what it has, and what is newer in the other shards, was not printed.
-    """
-    mode: Mode = Strict() if options.max_hold_ms is None else MaxHold(options.max_hold_ms)
-    stream = out or sys.stdout
+@app.command()
+def tail(
+    keyspace: Keyspace,
+    config: Config = None,
+    key_range: KeyRangeOption = "-",
+    start: _Start = "latest",
+    until_idle_s: Annotated[
+        float | None,
+        typer.Option("--until-idle", help="End after this many seconds without an event", min=0),
+    ] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", help="database.table, or both in backquotes; repeatable"),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option("--columns", help="Columns of each row, with commas between (default: all)"),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where",
+            metavar="CONDITION",
+            help="Only rows of which this is true, as in filter rules, e.g. 'total > 100'; an "
+            "update that enters or leaves them is an INSERT or a DELETE",
+        ),
+    ] = None,
+    images: Annotated[
+        Images,
+        typer.Option(
+            "--images",
+            help="Columns of the row before and after: of both all, of the row before the change "
+            "those of the primary key, or of both those of the key",
+        ),
+    ] = Images.BOTH,
+    max_hold_ms: MaxHoldOption = None,
+    name: ReaderName = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Print the merged stream."""
+    # A shard that holds the stream back is named on standard error. If it still does at the end,
+    # its changes, and newer ones of the other shards, were not printed.
+    chosen = StreamFilter(
+        columns=() if columns is None else parse_columns(columns), where=where, images=images
+    )
+    settings = load_settings(config)
     with StreamSubscriber(
-        options.keyspace,
-        options.key_range,
-        start=parse_start(options.start, "--from"),
+        keyspace,
+        key_range,
+        start=parse_start(start, "--from"),
         config=settings.kafka_client(),
         registry_url=settings.kafka.schema_registry_url,
-        mode=mode,
-        idle_timeout_s=options.until_idle_s,
-        tables=options.tables or None,
+        mode=Strict() if max_hold_ms is None else MaxHold(max_hold_ms),
+        idle_timeout_s=until_idle_s,
+        tables=table or None,
         clock=settings.clock_uncertainty(),
-        name=options.name,
+        name=name,
     ) as events:
         try:
-            with SilentShards(
-                events, partial(warn, options.keyspace, as_json=options.as_json)
-            ) as silent:
-                if options.as_json:
-                    _print_json(events, stream)
-                else:
-                    _print_lines(events, Console(file=stream, soft_wrap=True, highlight=False))
+            with _StallWatch(events, keyspace, as_json=as_json) as stalls:
+                console = terminal()
+                for event in filter(None, map(chosen.apply, events)):
+                    if as_json:
+                        typer.echo(event_to_json_text(event))
+                    else:
+                        console.print(event_line(event))
                 # Half of the idle time: the watch began a little later than the wait.
-                idle_ms = SILENT_MS
-                if options.until_idle_s is not None:
-                    idle_ms = int(options.until_idle_s * 1000 / 2)
-                waiting = silent.waiting_for(min(SILENT_MS, idle_ms))
+                idle_ms = SILENT_MS if until_idle_s is None else int(until_idle_s * 1000 / 2)
+                waiting = stalls.waiting_for(min(SILENT_MS, idle_ms))
         except BrokenPipeError:
             # The reader (such as head) has enough and closed the pipe; nothing is lost.
             sys.stderr.close()
             return
     if waiting is not None:
-        raise Halt(f"{options.keyspace}: the stream is incomplete, {waiting}")
+        raise Halt(f"{keyspace}: the stream is incomplete, {waiting}")
 
 
-def _print_json(events: Iterator[VEvent], stream: TextIO) -> None:
-    for event in events:
-        stream.write(event_to_json_text(event))
-        stream.write("\n")
-        stream.flush()
+class _StallWatch:
+    """Warns, from a separate thread, when a shard holds the stream back, and when it is over.
 
+    Without the warning a silent shard looks like an idle one.
+    """
 
-def _print_lines(events: Iterator[VEvent], console: Console) -> None:
-    for event in events:
-        console.print(event_line(event))
+    def __init__(self, events: StreamSubscriber, keyspace: str, *, as_json: bool) -> None:
+        self._events = events
+        self._keyspace = keyspace
+        self._as_json = as_json
+        self._stall = Stall(clock_ms())
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def waiting_for(self, at_least_ms: int) -> str | None:
+        """Return the shards that the stream has waited for for so long; None while it advances."""
+        return self._stall.text(at_least_ms, clock_ms())
+
+    def _watch(self) -> None:
+        while not self._stop.wait(POLL_S):
+            waiting, position = self._events.waiting, self._events.position
+            frontier_us = None if position is None else position.frontier_us
+            self._stall.observe(waiting, frontier_us, clock_ms())
+            news = self._stall.news(SILENT_MS, clock_ms())
+            if news is not None:
+                warn(self._keyspace, news, as_json=self._as_json)
 
 
 def event_line(event: VEvent) -> Text:
@@ -129,7 +198,9 @@ def _row_text(event: VEvent) -> str:
     if before is not None and after is not None:
         keys = _key_names(event)
         shown = {
-            name: after[name] for name in after if name in keys or before.get(name) != after[name]
+            name: after[name]
+            for name in after
+            if name in keys or name not in before or before[name] != after[name]
         }
         return json.dumps(shown, ensure_ascii=False)
     return json.dumps(after if after is not None else before, ensure_ascii=False)

@@ -1,7 +1,6 @@
 """What follows the demo's stream: a change log, current state and a second database, on Spark."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import secrets
 from pathlib import Path
 from typing import Final
 
@@ -9,35 +8,24 @@ import psycopg
 from psycopg.sql import SQL, Identifier, Literal
 
 from event_token import UsageError
-from shardstream.demo.workers import Worker, Workers
-from shardstream.local.fetching.cache import Report
-from shardstream.local.fetching.postgres_binaries import find_postgres
-from shardstream.local.postgres_server import NOT_DURABLE, PostgresServer
+from shardstream.demo import spark_job
+from shardstream.demo.spark_job import (
+    CHANGE_LOG,
+    CHANGE_LOG_FOLDER,
+    CURRENT_STATE,
+    SECOND_DATABASE,
+    STATE_FOLDER,
+    URL_VARIABLE,
+)
+from shardstream.demo.story import Story, Worker
+from shardstream.local.fetching import Report
+from shardstream.local.postgres_server import NOT_DURABLE, PostgresServer, find_postgres
 
-CHANGE_LOG: Final = "change log"
-CURRENT_STATE: Final = "current state"
-SECOND_DATABASE: Final = "second database"
-
-# As docs/second-database.md names it.
-PASSWORD_VARIABLE: Final = "SHARDSTREAM_DATABASE_PASSWORD"  # noqa: S105 - the name of a variable
 DATABASE: Final = "reports"
 FOLLOWER: Final = "follower"
 
 
-@dataclass(frozen=True, slots=True)
-class SecondDatabase:
-    """A PostgreSQL database, and the account that the docs name for it."""
-
-    server: PostgresServer
-    password: str
-
-    @property
-    def url(self) -> str:
-        """Without the password."""
-        return f"postgresql://{FOLLOWER}@{self.server.host}:{self.server.port}/{DATABASE}"
-
-
-def start_second_database(folder: Path, password: str, report: Report) -> SecondDatabase | None:
+def start_second_database(folder: Path, report: Report) -> PostgresServer | None:
     """Start PostgreSQL with a database to follow; None, with a note, where it is not available."""
     try:
         find_postgres(report)
@@ -45,18 +33,27 @@ def start_second_database(folder: Path, password: str, report: Report) -> Second
         report(f"the demo has no second database: {missing}")
         return None
     server = PostgresServer(
-        folder, password=password, extra_args=NOT_DURABLE, die_with_parent=True, report=report
+        folder,
+        password=secrets.token_hex(8),
+        extra_args=NOT_DURABLE,
+        die_with_parent=True,
+        report=report,
     )
     try:
         server.start()
-        _make_account(server, password)
+        _make_account(server)
     except BaseException:
         server.kill()
         raise
-    return SecondDatabase(server, password)
+    return server
 
 
-def _make_account(server: PostgresServer, password: str) -> None:
+def database_url(server: PostgresServer) -> str:
+    """Return the URL of the second database, with the account's password: the server's own."""
+    return f"postgresql://{FOLLOWER}:{server.password}@{server.host}:{server.port}/{DATABASE}"
+
+
+def _make_account(server: PostgresServer) -> None:
     """Create the database, and the account with the rights that docs/second-database.md names."""
     follower, database = Identifier(FOLLOWER), Identifier(DATABASE)
     with psycopg.connect(
@@ -67,53 +64,45 @@ def _make_account(server: PostgresServer, password: str) -> None:
         password=server.password,
         autocommit=True,
     ) as connection:
-        connection.execute(
-            SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(follower, Literal(password))
-        )
-        connection.execute(SQL("CREATE DATABASE {}").format(database))
-        connection.execute(
-            SQL("GRANT CONNECT, CREATE ON DATABASE {} TO {}").format(database, follower)
-        )
+        for statement in (
+            SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(follower, Literal(server.password)),
+            SQL("CREATE DATABASE {}").format(database),
+            SQL("GRANT CONNECT, CREATE ON DATABASE {} TO {}").format(database, follower),
+        ):
+            connection.execute(statement)
 
 
 class Consumers:
-    """The consumers' commands, all from the beginning of the stream."""
+    """The Spark application of all consumers, which read the stream from its beginning."""
 
-    def __init__(self, folder: Path, keyspace: str, workers: Workers) -> None:
-        """Start nothing yet."""
-        self.changelog = folder / "changelog"
-        self.state = folder / "state"
-        self._checkpoint = folder / "second_database.checkpoint"
-        self._keyspace = keyspace
-        self._workers = workers
-        self._started: dict[str, Worker] = {}
+    def __init__(self, story: Story, second: PostgresServer | None) -> None:
+        """Start nothing yet. `second`: the server of the second database."""
+        self.changelog = story.folder / CHANGE_LOG_FOLDER
+        self.state = story.folder / STATE_FOLDER
+        self.names = [CHANGE_LOG, CURRENT_STATE, *([SECOND_DATABASE] if second else [])]
+        self._story = story
+        self._second = second
+        self._job: Worker | None = None
 
-    def start(self, second: SecondDatabase | None) -> None:
-        """Start the commands that a user would run."""
-        self._start(CHANGE_LOG, "changelog", "--target", str(self.changelog))
-        self._start(CURRENT_STATE, "state", "--target", str(self.state))
-        if second is not None:
-            to = ("--to", second.url, "--checkpoint", str(self._checkpoint))
-            secrets = {PASSWORD_VARIABLE: second.password}
-            self._start(SECOND_DATABASE, "database", *to, secrets=secrets)
-
-    def _start(
-        self, name: str, command: str, *options: str, secrets: Mapping[str, str] | None = None
-    ) -> None:
-        every = ("--from", "earliest", "--every", "1")
-        self._started[name] = self._workers.start(
-            command, command, self._keyspace, *options, *every, secrets=secrets
-        )
+    def start(self) -> None:
+        """Start the application."""
+        story = self._story
+        servers = story.stack.kafka.bootstrap_servers
+        secrets = {} if self._second is None else {URL_VARIABLE: database_url(self._second)}
+        command = (spark_job.__name__, story.keyspace, servers, str(story.folder))
+        self._job = story.workers.start_job("spark", command, secrets)
 
     @property
     def rows(self) -> dict[str, int]:
         """What each holds: changes in the log, rows in the state, changes that were applied."""
-        return {
-            name: int(worker.last_output().get("rows", 0)) for name, worker in self._started.items()
-        }
+        held = self._held()
+        return {name: held.get(name, {}).get("rows", 0) for name in self.names}
 
     @property
     def frontier_us(self) -> int:
         """The time up to which all of them have everything."""
-        outputs = (worker.last_output() for worker in self._started.values())
-        return min(int(output.get("frontier_us") or 0) for output in outputs)
+        held = self._held()
+        return min(held.get(name, {}).get("frontier_us", 0) for name in self.names)
+
+    def _held(self) -> dict[str, dict[str, int]]:
+        return {} if self._job is None else self._job.last_output()

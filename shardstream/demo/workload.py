@@ -5,27 +5,35 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
+from itertools import count, islice
 from typing import Any, Final
 
 from event_token import KeyRange
-from shardstream.demo.background import BackgroundWork
-from shardstream.demo.sharded_writes import Change, Committed, ShardDirectory, ShopSession
-from shardstream.demo.shop import Connect, count_rows, keyspace_id
+from shardstream.demo.shop import (
+    BackgroundWork,
+    CommittedChange,
+    Connect,
+    Pace,
+    ShardDirectory,
+    ShopChange,
+    ShopSession,
+    keyspace_id,
+)
 
 # Each writer serves the customers of one key range, so that a shard that refuses writes delays only
 # its own customers. Transactions per second: lively on the screen, and light enough to leave two
 # small cores to the servers, the producers and Spark.
-TRANSACTIONS_PER_S: Final = {"-80": 120, "80-c0": 60, "c0-": 60}
+TRANSACTIONS_PER_S: Final = {"-80": 30, "80-c0": 15, "c0-": 15}
 FIRST_CUSTOMERS: Final = 200
 FIRST_TRANSACTIONS: Final = 250
 COUPONS: Final = tuple(f"C{i:08d}" for i in range(20))
-MOVE_INTERVAL_S: Final = 0.05
+MOVE_INTERVAL_S: Final = 0.1
 # An occasional bulk change shows that large transactions stay whole.
 BULK_ORDERS: Final = 160
 BULK_EVERY: Final = 500
@@ -51,7 +59,7 @@ class Ledger:
     refused: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, committed: Committed, moves: int = 0) -> None:
+    def add(self, committed: CommittedChange, moves: int = 0) -> None:
         """Count one committed transaction."""
         with self._lock:
             self.changes += committed.rows
@@ -65,45 +73,33 @@ class ShopWorkload(BackgroundWork):
 
     `travel_s`: the time between a coupon's deletion on one shard and its insertion on another. If
     commit times are whole seconds, a shorter time would leave the order of the two undecided.
-    `first_id`: above the ids that earlier runs on these tables have given out. `pace`: 1 writes
-    TRANSACTIONS_PER_S.
+    `first_id`: above the ids that earlier runs on these tables have given out.
     """
 
     def __init__(
         self,
         directory: ShardDirectory,
         connects: Mapping[str, Connect],
-        ledger: Ledger,
         travel_s: float = 0.0,
         *,
         first_id: int = 1,
-        pace: float = 1.0,
     ) -> None:
         super().__init__()
+        self.ledger = Ledger()
         self._directory = directory
         self._connects = connects
-        self._ledger = ledger
         self._travel_s = travel_s
-        self._pace = pace
         self._writers = [_Writer(key_range, first_id) for key_range in TRANSACTIONS_PER_S]
         self._homes: dict[str, int] = {}  # customers of the coupons that are not in transit
-        work: list[Callable[[ShopSession], None]] = [
-            partial(self._write, writer) for writer in self._writers
-        ]
-        work.append(self._move_coupons)
-        self._prepare(partial(self._with_session, part) for part in work)
-
-    def fill(self, shards: Mapping[str, Connect]) -> int:
-        """Write the rows that exist before the producers start; return how many `shards` hold."""
-        self.write_first()
-        return sum(count_rows(connect) for connect in shards.values())
+        writers = [partial(self._write, writer) for writer in self._writers]
+        self._prepare([*writers, self._move_coupons])
 
     def write_first(self) -> int:
         """Write the first customers, orders and coupons; return how many rows that changed."""
         with closing(ShopSession(self._directory, self._connects)) as session:
             return sum(session.commit(change).rows for change in self._first_changes())
 
-    def _first_changes(self) -> Iterator[Change]:
+    def _first_changes(self) -> Iterator[ShopChange]:
         for writer in self._writers:
             yield writer.new_customers(FIRST_CUSTOMERS)
             yield from map(writer.transaction, range(FIRST_TRANSACTIONS))
@@ -111,50 +107,44 @@ class ShopWorkload(BackgroundWork):
             self._homes[code] = self._writers[0].first_customer
             yield _insert_coupon(code, self._homes[code], 0)
 
-    def _with_session(self, work: Callable[[ShopSession], None]) -> None:
+    def _write(self, writer: "_Writer") -> None:
         with closing(ShopSession(self._directory, self._connects)) as session:
-            work(session)
+            pace = Pace(TRANSACTIONS_PER_S[writer.name], self._stop)
+            number = FIRST_TRANSACTIONS
+            while pace.wait():
+                self.ledger.add(session.commit(writer.transaction(number)))
+                number += 1
 
-    def _write(self, writer: "_Writer", session: ShopSession) -> None:
-        number = FIRST_TRANSACTIONS
-        due_s = time.monotonic()
-        while not self._stop.is_set():
-            self._ledger.add(session.commit(writer.transaction(number)))
-            number += 1
-            # Time lost to a refusal is not made up for: shoppers do not come twice as fast later.
-            per_s = TRANSACTIONS_PER_S[writer.name] * self._pace
-            due_s = max(due_s + 1 / per_s, time.monotonic() - 1)
-            self._stop.wait(max(0.0, due_s - time.monotonic()))
-
-    def _move_coupons(self, session: ShopSession) -> None:
+    def _move_coupons(self) -> None:
         """Delete a coupon on one shard, then insert it on another: order across shards."""
         chance = random.Random(1)  # noqa: S311 - a workload, not a secret
-        on_the_way: deque[tuple[float, str, str]] = deque()
+        in_transit: deque[tuple[float, str, str]] = deque()
         value = 0
-        while not self._stop.wait(MOVE_INTERVAL_S):
-            while on_the_way and on_the_way[0][0] <= time.monotonic():
-                _, code, shard_before = on_the_way.popleft()
-                value += 1
-                customer = chance.choice(self._writers).first_customer
-                done = session.commit(_insert_coupon(code, customer, value))
-                self._ledger.add(done, moves=done.shard != shard_before)
-                self._homes[code] = customer
-            if self._homes:
-                code = chance.choice(list(self._homes))
-                done = session.commit(_delete_coupon(code, self._homes.pop(code)))
-                self._ledger.add(done)
-                on_the_way.append((time.monotonic() + self._travel_s, code, done.shard))
+        with closing(ShopSession(self._directory, self._connects)) as session:
+            while not self._stop.wait(MOVE_INTERVAL_S):
+                while in_transit and in_transit[0][0] <= time.monotonic():
+                    _, code, shard_before = in_transit.popleft()
+                    value += 1
+                    customer = chance.choice(self._writers).first_customer
+                    done = session.commit(_insert_coupon(code, customer, value))
+                    self.ledger.add(done, moves=done.shard != shard_before)
+                    self._homes[code] = customer
+                if self._homes:
+                    code = chance.choice(list(self._homes))
+                    done = session.commit(_delete_coupon(code, self._homes.pop(code)))
+                    self.ledger.add(done)
+                    in_transit.append((time.monotonic() + self._travel_s, code, done.shard))
 
 
-def _insert_coupon(code: str, customer: int, value: int) -> Change:
+def _insert_coupon(code: str, customer: int, value: int) -> ShopChange:
     row = (code, customer, Decimal(value) / 4)
     statement = ("INSERT INTO coupons VALUES (%s, %s, %s)", [row])
-    return Change(customer, (statement,), (_HAS_COUPON, (code,)))
+    return ShopChange(customer, (statement,), (_HAS_COUPON, (code,)))
 
 
-def _delete_coupon(code: str, customer: int) -> Change:
+def _delete_coupon(code: str, customer: int) -> ShopChange:
     statement = ("DELETE FROM coupons WHERE code = %s", [(code,)])
-    return Change(customer, (statement,), (f"NOT {_HAS_COUPON}", (code,)))
+    return ShopChange(customer, (statement,), (f"NOT {_HAS_COUPON}", (code,)))
 
 
 class _Writer:
@@ -162,19 +152,20 @@ class _Writer:
 
     def __init__(self, name: str, first_id: int) -> None:
         self.name = name
-        self._key_range = KeyRange.parse(name)
+        key_range = KeyRange.parse(name)
+        # Order ids contain the range's first byte, as in an application with blocks of ids.
+        self._block = (key_range.start[:1] or b"\0")[0]
         self._chance = random.Random(name)  # noqa: S311 - a workload, not a secret
-        self._next_customer = first_id
+        self._new_ids = (c for c in count(first_id) if key_range.contains(keyspace_id(c)))
         self._next_order = first_id
         self._customers: list[int] = []
         self._orders: dict[int, int] = {}  # order id -> customer
 
     @property
     def first_customer(self) -> int:
-        """The oldest customer."""
         return self._customers[0]
 
-    def transaction(self, number: int) -> Change:
+    def transaction(self, number: int) -> ShopChange:
         """Return the next transaction; its number marks the rows that it writes."""
         if number % BULK_EVERY == BULK_EVERY - 1:
             return self._bulk(number)
@@ -189,19 +180,13 @@ class _Writer:
             return self._touch_customer(number)
         return self.new_customers(1)
 
-    def _new_customer(self) -> int:
-        while not self._key_range.contains(keyspace_id(self._next_customer)):
-            self._next_customer += 1
-        self._next_customer += 1
-        return self._next_customer - 1
-
-    def new_customers(self, count: int) -> Change:
+    def new_customers(self, number: int) -> ShopChange:
         """Return a transaction with new customers of the key range."""
-        new = [self._new_customer() for _ in range(count)]
+        new = list(islice(self._new_ids, number))
         self._customers += new
         statement = (_INSERT_CUSTOMER, [self._customer_row(customer) for customer in new])
         condition = "EXISTS(SELECT 1 FROM customers WHERE id = %s)"
-        return Change(new[0], (statement,), (condition, (new[0],)))
+        return ShopChange(new[0], (statement,), (condition, (new[0],)))
 
     def _customer_row(self, customer: int) -> tuple[Any, ...]:
         chance = self._chance
@@ -217,10 +202,9 @@ class _Writer:
             datetime.now(UTC).replace(tzinfo=None),
         )
 
-    def _place_order(self) -> Change:
+    def _place_order(self) -> ShopChange:
         chance = self._chance
-        # Ids contain the range's first byte, as in an application with blocks of ids.
-        order = self._next_order * 256 + (self._key_range.start[:1] or b"\0")[0]
+        order = self._next_order * 256 + self._block
         self._next_order += 1
         customer = chance.choice(self._customers)
         lines = chance.randrange(1, 5)
@@ -246,9 +230,9 @@ class _Writer:
         ]
         self._orders[order] = customer
         statements = ((_INSERT_ORDER, [row]), (_INSERT_ITEM, items))
-        return Change(customer, statements, (_HAS_ORDER, (order,)))
+        return ShopChange(customer, statements, (_HAS_ORDER, (order,)))
 
-    def _advance_order(self, number: int) -> Change:
+    def _advance_order(self, number: int) -> ShopChange:
         order = self._chance.choice(list(self._orders)[-200:])
         status = self._chance.choice(("paid", "sent", "returned"))
         note = f"step {number}"
@@ -257,18 +241,18 @@ class _Writer:
             [(status, note, order)],
         )
         condition = "EXISTS(SELECT 1 FROM orders WHERE id = %s AND note = %s)"
-        return Change(self._orders[order], (statement,), (condition, (order, note)))
+        return ShopChange(self._orders[order], (statement,), (condition, (order, note)))
 
-    def _delete_order(self) -> Change:
+    def _delete_order(self) -> ShopChange:
         order = self._chance.choice(list(self._orders)[:200])
         customer = self._orders.pop(order)
         statements = (
             ("DELETE FROM order_items WHERE order_id = %s", [(order,)]),
             ("DELETE FROM orders WHERE id = %s", [(order,)]),
         )
-        return Change(customer, statements, (f"NOT {_HAS_ORDER}", (order,)))
+        return ShopChange(customer, statements, (f"NOT {_HAS_ORDER}", (order,)))
 
-    def _touch_customer(self, number: int) -> Change:
+    def _touch_customer(self, number: int) -> ShopChange:
         customer = self._chance.choice(self._customers)
         statement = (
             "UPDATE customers SET balance = balance + 1, preferences = %s WHERE id = %s",
@@ -278,9 +262,9 @@ class _Writer:
             "EXISTS(SELECT 1 FROM customers WHERE id = %s "
             "AND JSON_EXTRACT(preferences, '$.visits') = %s)"
         )
-        return Change(customer, (statement,), (condition, (customer, number)))
+        return ShopChange(customer, (statement,), (condition, (customer, number)))
 
-    def _bulk(self, number: int) -> Change:
+    def _bulk(self, number: int) -> ShopChange:
         orders = list(self._orders)[:BULK_ORDERS]
         label = number.to_bytes(4, "big")
         statement = (
@@ -288,4 +272,4 @@ class _Writer:
             [(label, orders)],
         )
         condition = "EXISTS(SELECT 1 FROM order_items WHERE order_id = %s AND label = %s)"
-        return Change(self._orders[orders[0]], (statement,), (condition, (orders[0], label)))
+        return ShopChange(self._orders[orders[0]], (statement,), (condition, (orders[0], label)))

@@ -2,18 +2,46 @@
 
 import os
 import re
+import shutil
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from shardstream.local.fetching.cache import Report, quiet
-from shardstream.local.fetching.cache_binaries import (
-    MEMCACHED,
-    REDIS,
-    CacheBinary,
-    find_server,
-)
+from event_token import UsageError
+from shardstream.local.fetching import Report, own_loader, quiet, unpacked
 from shardstream.local.local_server import LocalServer
+
+
+@dataclass(frozen=True, slots=True)
+class CacheBinary:
+    """A server's program on PATH, and Debian's package with it."""
+
+    program: str
+    package: str
+
+
+REDIS = CacheBinary("redis-server", "redis-server")
+MEMCACHED = CacheBinary("memcached", "memcached")
+
+
+def find_server(wanted: CacheBinary, report: Report = quiet) -> tuple[str, ...]:
+    """Return the command of a server, and fetch it if necessary.
+
+    Raises UsageError with the reason if it is not available here, Halt if fetching fails.
+    """
+    if found := shutil.which(wanted.program):
+        return (found,)
+    root = unpacked(wanted.program, wanted.package, lambda folder: _command(folder, wanted), report)
+    return _command(root, wanted)
+
+
+def _command(root: Path, wanted: CacheBinary) -> tuple[str, ...]:
+    program = root / "usr/bin" / wanted.program
+    if not program.exists():
+        raise UsageError(f"{root} has no {wanted.program}: remove it, it will be fetched again")
+    return (*own_loader(root), str(program))
+
 
 ANSWER_S_MAX = 2.0
 ANSWER_BYTES_MAX = 65_536
@@ -30,19 +58,6 @@ class CacheServer(LocalServer):
     question: bytes
     answer: re.Pattern[bytes]
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        extra_args: Sequence[str] = (),
-        die_with_parent: bool = False,
-        report: Report = quiet,
-    ) -> None:
-        """Start nothing yet. `extra_args` come last, so they take precedence."""
-        name = f"{self.binary.program} {folder.resolve().name}"
-        super().__init__(folder, name, die_with_parent=die_with_parent, report=report)
-        self.extra_args = tuple(extra_args)
-
     @property
     def address(self) -> str:
         """Host and port."""
@@ -56,7 +71,7 @@ class CacheServer(LocalServer):
         """Start without waiting: `finish_start` follows."""
         command = find_server(self.binary, self._report)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._choose_port()
+        self._choose_ports(1)
         self._report(f"starting {self.name}")
         self._process.launch([*command, *self.arguments(), *self.extra_args])
 
@@ -76,6 +91,7 @@ class RedisServer(CacheServer):
     """A Redis server that writes nothing to disk by itself, as a cache's server should."""
 
     binary = REDIS
+    kind = binary.program
     question = b"INFO server\r\n"
     answer = re.compile(rb"process_id:(\d+)")
 
@@ -92,6 +108,7 @@ class MemcachedServer(CacheServer):
     """A memcached server without UDP."""
 
     binary = MEMCACHED
+    kind = binary.program
     question = b"stats\r\n"
     answer = re.compile(rb"STAT pid (\d+)")
 

@@ -4,22 +4,27 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
 from event_token import Flavor, Halt
-from shardstream.local.fetching.binaries import DatabaseBinaries, as_root_arguments
-from shardstream.local.fetching.cache import Report, cached, quiet
-from shardstream.local.fetching.mariadb_binaries import find_mariadb, initialise_mariadb
-from shardstream.local.fetching.mysql_binaries import find_mysql, initialise_mysql
-from shardstream.local.local_server import PORT_TAKEN, LocalServer
-from shardstream.local.ports import HOST, answers
+from shardstream.local.database_binaries import (
+    DatabaseBinaries,
+    as_root_arguments,
+    find_mariadb,
+    find_mysql,
+    initialise_mariadb,
+    initialise_mysql,
+)
+from shardstream.local.fetching import Report, cached
+from shardstream.local.local_server import HOST, PORT_TAKEN, LocalServer, ServerOptions, answers
+from shardstream.local.processes import STOP_S_MAX
 
 # sun_path of a Unix socket is 108 bytes with its final zero.
 SOCKET_PATH_MAX = 107
@@ -31,7 +36,7 @@ ANSWER_S_MAX = 5.0
 GRANTS = "REPLICATION SLAVE, REPLICATION CLIENT, PROCESS, SELECT"
 # A replica's filters, which MySQL shows to REPLICATION CLIENT.
 MARIADB_GRANTS = f"{GRANTS}, REPLICA MONITOR"
-# The row by which a shard's servers of MariaDB are told from others.
+# The row that distinguishes a shard's MariaDB servers from others.
 MARIADB_IDENTITY_GRANTS = "CREATE, INSERT"
 
 COMMON_ARGUMENTS = (
@@ -77,39 +82,41 @@ DatabaseConnection: TypeAlias = "Connection[Cursor]"
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class LocalAccount:
     """A database account."""
 
     user: str
     password: str
 
 
-class DatabaseServer(LocalServer):
+class LocalDatabase(LocalServer):
     """One server; `start()` also creates its data folder and its replication account."""
 
     # A start takes 1-3 s, or 60 s beside ten others; a server that dies is noticed at once.
     ready_s_max = 300.0
     ready_poll_s = 0.1
     flavor: Flavor
+    # The settings that only this family has, where its binaries are, and how a data folder is
+    # created at first.
+    family_arguments: Sequence[str]
+    find: Callable[[Report], DatabaseBinaries]
+    initialise: Callable[[DatabaseBinaries, Path], None]
 
     def __init__(
         self,
         folder: Path,
         *,
         server_id: int,
-        account: Account,
-        extra_args: Sequence[str] = (),
-        die_with_parent: bool = False,
-        report: Report = quiet,
+        account: LocalAccount,
+        **options: Unpack[ServerOptions],
     ) -> None:
-        """Start nothing yet. `extra_args` come last, so they take precedence."""
-        name = f"{self.flavor} {folder.resolve().name}"
-        super().__init__(folder, name, die_with_parent=die_with_parent, report=report)
+        """Start nothing yet."""
+        self.kind = self.flavor.value
+        super().__init__(folder, **options)
         self.server_id = server_id
         self.root_user = ROOT_USER
         self.user = account.user
         self.password = account.password
-        self.extra_args = tuple(extra_args)
 
     @property
     def socket_path(self) -> Path:
@@ -130,15 +137,7 @@ class DatabaseServer(LocalServer):
 
         Raises UsageError if they are not available here, Halt if fetching fails.
         """
-        raise NotImplementedError
-
-    def initialise(self, binaries: DatabaseBinaries, target: Path) -> None:
-        """Create an empty data folder."""
-        raise NotImplementedError
-
-    def family_arguments(self) -> Sequence[str]:
-        """Return settings that only this family has."""
-        raise NotImplementedError
+        return self.find(self._report)
 
     def launch(self) -> None:
         """Start without waiting, so that servers start in parallel; `finish_start` follows."""
@@ -146,7 +145,7 @@ class DatabaseServer(LocalServer):
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.datadir.exists():
             self._make_datadir(binaries)
-        self._choose_port()
+        self._choose_ports(1)
         self._remove_socket()
         # A starting MariaDB deletes the temporary tables in its folder, in /tmp other servers' too.
         scratch = self.folder / "tmp"
@@ -163,7 +162,7 @@ class DatabaseServer(LocalServer):
                 f"--port={self.port}",
                 f"--server-id={self.server_id}",
                 *COMMON_ARGUMENTS,
-                *self.family_arguments(),
+                *self.family_arguments,
                 *self.extra_args,
             ]
         )
@@ -173,9 +172,9 @@ class DatabaseServer(LocalServer):
         super().wait_ready()
         self._make_account()
 
-    def stop(self) -> None:
-        """Shut down cleanly and wait."""
-        super().stop()
+    def stop(self, timeout_s: float = STOP_S_MAX) -> None:
+        """Shut down cleanly and wait; kill after `timeout_s` seconds."""
+        super().stop(timeout_s)
         self._remove_socket()
 
     def kill(self) -> None:
@@ -230,8 +229,7 @@ class DatabaseServer(LocalServer):
         except pymysql.err.OperationalError:
             return False
         if row is None or Path(row[0]).resolve() != self.datadir:
-            message = f"port {self.port} of {self.name} is {PORT_TAKEN} by another server ({row})"
-            raise Halt(message)
+            raise Halt(f"port {self.port} of {self.name} is {PORT_TAKEN} by another server ({row})")
         return True
 
     def _make_account(self) -> None:
@@ -251,37 +249,19 @@ class DatabaseServer(LocalServer):
                     cursor.execute(more)
 
 
-class MysqlServer(DatabaseServer):
+class MysqlServer(LocalDatabase):
     """A MySQL server with GTIDs and full row metadata."""
 
-    flavor: Flavor = Flavor.MYSQL
-
-    def binaries(self) -> DatabaseBinaries:
-        """Return the mysqld on PATH, or Debian's."""
-        return find_mysql(self._report)
-
-    def initialise(self, binaries: DatabaseBinaries, target: Path) -> None:
-        """Run `mysqld --initialize-insecure`."""
-        initialise_mysql(binaries, target)
-
-    def family_arguments(self) -> Sequence[str]:
-        """Return settings that only MySQL has."""
-        return MYSQL_ARGUMENTS
+    flavor = Flavor.MYSQL
+    family_arguments = MYSQL_ARGUMENTS
+    find = staticmethod(find_mysql)
+    initialise = staticmethod(initialise_mysql)
 
 
-class MariadbServer(DatabaseServer):
+class MariadbServer(LocalDatabase):
     """A MariaDB server with a row binlog, strict GTIDs and full row metadata."""
 
-    flavor: Flavor = Flavor.MARIADB
-
-    def binaries(self) -> DatabaseBinaries:
-        """Return the mariadbd on PATH, or the Maven artifact's."""
-        return find_mariadb(self._report)
-
-    def initialise(self, binaries: DatabaseBinaries, target: Path) -> None:
-        """Run mariadb-install-db."""
-        initialise_mariadb(binaries, target)
-
-    def family_arguments(self) -> Sequence[str]:
-        """Return settings that only MariaDB has."""
-        return MARIADB_ARGUMENTS
+    flavor = Flavor.MARIADB
+    family_arguments = MARIADB_ARGUMENTS
+    find = staticmethod(find_mariadb)
+    initialise = staticmethod(initialise_mariadb)

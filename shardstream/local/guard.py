@@ -12,15 +12,20 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def main(arguments: list[str]) -> None:
-    """Ask for SIGKILL on the parent's death, then become the command."""
-    parent_pid, *command = arguments
+def die_with_parent(parent_pid: int) -> None:
+    """Ask for SIGKILL on the parent's death; exits if it is dead already."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     # The parent may have died before the kernel was asked.
-    if os.getppid() != int(parent_pid):
+    if os.getppid() != parent_pid:
         sys.exit(1)
+
+
+def main(arguments: list[str]) -> None:
+    """Die with the parent, and become the command."""
+    parent_pid, *command = arguments
+    die_with_parent(int(parent_pid))
     os.execvp(command[0], command)  # noqa: S606 - the command is the caller's
 
 

@@ -1,18 +1,76 @@
 """A real Kafka cluster on loopback: KRaft, each node broker and controller at once."""
 
-import time
-from collections.abc import Mapping
+import base64
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from event_token.errors import Halt, UsageError
-from shardstream.local.fetching.cache import Report, quiet
-from shardstream.local.fetching.maven import MavenArtifact, fetch_all, java_command
-from shardstream.local.kafka_format import format_folder, formatted_template, random_id
-from shardstream.local.ports import HOST, answers, finish_start, free_ports
-from shardstream.local.processes import STOP_S_MAX, ServerProcess
+from shardstream.local.fetching import MavenArtifact, Report, cached, fetch_all, java_command, quiet
+from shardstream.local.local_server import (
+    HOST,
+    PORT_TAKEN,
+    KeepsPorts,
+    ServerInFolder,
+    answers,
+)
+from shardstream.local.processes import STOP_S_MAX, run_step
+
+FORMAT_S_MAX = 120.0
+META = "meta.properties"
+# The first records of a new cluster's metadata: the versions of its features.
+FIRST_RECORDS = "bootstrap.checkpoint"
+
+
+def random_id() -> str:
+    """Return 16 random bytes as Kafka prints a uuid."""
+    drawn = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+    # A leading dash would be taken for an option.
+    return drawn.replace("-", "A")
+
+
+def formatted_template(
+    jars: Path, version: str, settings: Mapping[str, str], report: Report
+) -> Path:
+    """Return a folder as Kafka of this version formats it; `settings` are any broker's.
+
+    Raises Halt if formatting fails.
+    """
+
+    def make(folder: Path) -> None:
+        report(f"formatting a folder for Kafka {version}")
+        path = folder / "server.properties"
+        chosen = {**settings, "log.dirs": str(folder / "data")}
+        path.write_text("".join(f"{key}={value}\n" for key, value in chosen.items()))
+        tool = ["kafka.tools.StorageTool", "format", "-t", random_id(), "-c", str(path)]
+        run_step(
+            [java_command(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", *tool],
+            what=f"formatting a folder for Kafka {version}",
+            timeout_s=FORMAT_S_MAX,
+        )
+
+    return cached(f"kafka-formatted-{version}", make, report=report) / "data"
+
+
+def format_folder(template: Path, folder: Path, *, cluster_id: str, node_id: int) -> None:
+    """Make `folder` a formatted one of this node, unless it is one already."""
+    meta = folder / META
+    if meta.exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(template / FIRST_RECORDS, folder / FIRST_RECORDS)
+    lines = (template / META).read_text().splitlines()
+    ids = {"cluster.id": cluster_id, "node.id": str(node_id), "directory.id": random_id()}
+    kept = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    # Last and at once: a folder with it counts as formatted.
+    new = meta.with_suffix(".new")
+    new.write_text("".join(f"{key}={value}\n" for key, value in {**kept, **ids}.items()))
+    new.rename(meta)
+
 
 VERSION = "4.3.1"
 JARS = [
@@ -23,11 +81,7 @@ JARS = [
 # One broker, or three: with replication 3 the loss of one leaves a majority, and more add nothing.
 BROKER_COUNTS = (1, 3)
 HEAP_MB = 512
-# A start takes about 5 s, far longer beside ten others; a broker that dies is noticed at once.
-READY_S_MAX = 300.0
-READY_POLL_S = 0.2
 METADATA_S_MAX = 5.0
-PORT_TAKEN = "already in use"
 
 
 def kafka_jars(report: Report = quiet) -> Path:
@@ -77,35 +131,28 @@ def broker_settings(
     }
 
 
-class KafkaBroker:
+class KafkaBroker(ServerInFolder):
     """One node of a cluster, which can be stopped, killed and restarted separately."""
+
+    # A start takes about 5 s, far longer beside ten others; one that dies is noticed at once.
+    ready_s_max = 300.0
+    ready_poll_s = 0.2
 
     def __init__(
         self, node_id: int, folder: Path, cluster_id: str, *, heap_mb: int, die_with_parent: bool
     ) -> None:
         """Start nothing yet."""
+        super().__init__(folder, f"kafka broker {node_id}", die_with_parent=die_with_parent)
         self.node_id = node_id
-        self.folder = folder
-        self.name = f"kafka broker {node_id}"
         self._cluster_id = cluster_id
         self._heap_mb = heap_mb
         self._client_port = 0
-        self._process = ServerProcess(self.name, folder, die_with_parent=die_with_parent)
-
-    @property
-    def pid(self) -> int | None:
-        """The broker's process, None if it is not running."""
-        return self._process.pid
+        self._admin: AdminClient | None = None
 
     @property
     def address(self) -> str:
         """Host and port for clients."""
         return f"{HOST}:{self._client_port}"
-
-    @property
-    def log_path(self) -> Path:
-        """The broker's log."""
-        return self._process.log_path
 
     def configure(self, ports: Mapping[int, tuple[int, int]]) -> None:
         """Write the broker's settings file."""
@@ -139,59 +186,38 @@ class KafkaBroker:
         )
 
     def start(self) -> None:
-        """Start and wait until this broker has joined the cluster; Halt shows the log's tail."""
+        """Start and wait until it serves. Raises Halt with the log's tail."""
         self.launch()
         self.wait_ready()
 
     def wait_ready(self) -> None:
         """Wait until this broker answers and has joined the cluster. Raises Halt."""
-        deadline = time.monotonic() + READY_S_MAX
-        client: AdminClient | None = None
-        while True:
-            self._process.check_alive()
-            if answers(self._client_port):
-                client = client or AdminClient({"bootstrap.servers": self.address})
-                if self._counted_in(client):
-                    return
-            if time.monotonic() > deadline:
-                raise self._process.fail_start(READY_S_MAX)
-            time.sleep(READY_POLL_S)
+        try:
+            super().wait_ready()
+        finally:
+            self._admin = None
 
-    def stop(self, timeout_s: float = STOP_S_MAX) -> None:
-        """Hand over leaderships and shut down; kill after `timeout_s` seconds."""
-        self._process.stop(timeout_s)
-
-    def ask_to_stop(self) -> None:
-        """Ask for a shutdown without waiting; `stop` waits."""
-        self._process.ask_to_stop()
-
-    def kill(self) -> None:
-        """Kill without warning and wait."""
-        self._process.kill()
-
-    @property
-    def port_taken(self) -> bool:
-        """Return whether the log reports that another process has one of the broker's ports."""
-        return self._process.log_says(PORT_TAKEN)
+    def serves(self) -> bool:
+        """Whether this broker answers and has joined the cluster; Halt if another one answers."""
+        if not answers(self._client_port):
+            return False
+        self._admin = self._admin or AdminClient({"bootstrap.servers": self.address})
+        try:
+            metadata = self._admin.list_topics(timeout=METADATA_S_MAX)
+        except KafkaException:
+            return False
+        if metadata.cluster_id != self._cluster_id:
+            raise Halt(
+                f"{self.address} of {self.name} is {PORT_TAKEN} by cluster {metadata.cluster_id}"
+            )
+        return self.node_id in metadata.brokers
 
     @property
     def _settings_path(self) -> Path:
         return self.folder / "server.properties"
 
-    def _counted_in(self, client: AdminClient) -> bool:
-        try:
-            metadata = client.list_topics(timeout=METADATA_S_MAX)
-        except KafkaException:
-            return False
-        if metadata.cluster_id != self._cluster_id:
-            message = (
-                f"{self.address} of {self.name} is {PORT_TAKEN} by cluster {metadata.cluster_id}"
-            )
-            raise Halt(message)
-        return self.node_id in metadata.brokers
 
-
-class KafkaCluster:
+class KafkaCluster(KeepsPorts):
     """One or three brokers in one folder."""
 
     def __init__(
@@ -205,12 +231,10 @@ class KafkaCluster:
     ) -> None:
         """Start nothing yet. UsageError for another number."""
         if brokers not in BROKER_COUNTS:
-            message = f"a cluster has 1 or 3 brokers, not {brokers}"
-            raise UsageError(message)
+            raise UsageError(f"a cluster has 1 or 3 brokers, not {brokers}")
         self.folder = folder.resolve()
         self._report = report
-        self._ports_are_new = False
-        self._launched: list[KafkaBroker] = []
+        self._launched: Sequence[KafkaBroker] = ()
         cluster_id = self._kept_cluster_id()
         self.brokers = tuple(
             KafkaBroker(
@@ -226,51 +250,17 @@ class KafkaCluster:
             self._configure()
 
     @property
-    def has_ports(self) -> bool:
-        """Whether this folder's cluster has ever been started."""
-        return self._ports_path.exists()
-
-    @property
     def bootstrap_servers(self) -> str:
         """The bootstrap servers, for clients. Raises Halt before the first start."""
         if not self.has_ports:
-            message = "the Kafka cluster has not been started yet, it has no ports"
-            raise Halt(message)
+            raise Halt("the Kafka cluster has not been started yet, it has no ports")
         return ",".join(broker.address for broker in self.brokers)
 
-    def start(self) -> None:
-        """Start the brokers that are not running, wait for all; Halt shows the log's tail."""
-        self.launch()
-        self.finish_start()
-
-    def finish_start(self) -> None:
-        """Wait for launched brokers; launch them again if their new ports were taken meanwhile.
-
-        Raises Halt with the log's tail, and then leaves no process behind.
-        """
-        finish_start(self.wait_ready, self._abandon, self._launch_elsewhere)
-        self._ports_are_new = False
-
-    def _abandon(self) -> bool:
-        taken = any(broker.port_taken for broker in self.brokers)
-        for broker in self._launched:
-            broker.kill()
-        return taken and self._ports_are_new
-
-    def _launch_elsewhere(self) -> None:
-        self._ports_path.unlink()
-        for broker in self.brokers:
-            broker.log_path.unlink(missing_ok=True)
-        self.launch()
-
     def launch(self) -> None:
-        """Start without waiting: `wait_ready` follows."""
+        """Start the brokers that are not running, without waiting: `finish_start` follows."""
         jars = kafka_jars(self._report)
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not self.has_ports:
-            self._ports_are_new = True
-            ports = free_ports(2 * len(self.brokers))
-            self._ports_path.write_text("".join(f"{port}\n" for port in ports))
+        self._choose_ports(2 * len(self.brokers))
         self._configure()
         settings = broker_settings(1, {1: (1, 2)}, self.folder)
         template = formatted_template(jars, VERSION, settings, self._report)
@@ -299,10 +289,6 @@ class KafkaCluster:
         for broker in self.brokers:
             broker.kill()
 
-    @property
-    def _ports_path(self) -> Path:
-        return self.folder / "ports"
-
     def _kept_cluster_id(self) -> str:
         path = self.folder / "cluster_id"
         if not path.exists():
@@ -311,14 +297,13 @@ class KafkaCluster:
         return path.read_text()
 
     def _configure(self) -> None:
-        kept = [int(line) for line in self._ports_path.read_text().split()]
+        kept = self._kept_ports()
         count = len(self.brokers)
         if len(kept) != 2 * count:
-            message = (
+            raise UsageError(
                 f"{self.folder} holds a cluster of {len(kept) // 2} broker(s), not {count}: "
                 "choose another folder"
             )
-            raise UsageError(message)
         ports = {
             broker.node_id: (kept[i], kept[count + i]) for i, broker in enumerate(self.brokers)
         }

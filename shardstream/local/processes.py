@@ -1,4 +1,4 @@
-"""One server process: logs to a file, is found again by its pid file, and is stopped reliably."""
+"""Processes: a server logs to a file, is found again by its pid file, and is stopped reliably."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
-from event_token.errors import Halt, UsageError
+from event_token.errors import Halt, Retry, UsageError
 
 # How long a clean stop may take before SIGKILL: a database flushes its pages first.
 STOP_S_MAX = 30.0
@@ -20,6 +20,9 @@ POLL_S = 0.05
 # Lines of the server's log that a failed start shows.
 LOG_TAIL_LINES = 25
 LOG_TAIL_BYTES = 64 * 1024
+# The initialisation of a server's data takes 2-10 s; after this long it hangs.
+INITIALISE_S_MAX = 300
+OUTPUT_TAIL_LINES = 15
 
 _GUARD = Path(__file__).with_name("guard.py")
 # The kernel's "parent died" means the *thread* that forked. This one lives as long as the process
@@ -28,13 +31,12 @@ _spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-spawner"
 
 
 def with_parent_guard(command: Sequence[str]) -> list[str]:
-    """Wrap a command so that the kernel kills it when this process ends, for whatever reason.
+    """Wrap a command so that the kernel kills it when this process ends, for any reason.
 
     Raises UsageError on anything but Linux.
     """
     if sys.platform != "linux":
-        message = "a server that dies with its parent needs Linux"
-        raise UsageError(message)
+        raise UsageError("a server that dies with its parent needs Linux")
     return [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), *command]
 
 
@@ -81,6 +83,38 @@ def start_mark(pid: int) -> str:
     return "" if state in "ZX" and int(threads) <= 1 else began
 
 
+def run_step(
+    command: Sequence[str],
+    *,
+    what: str,
+    timeout_s: float,
+    error: type[Halt | Retry] = Halt,
+    env: dict[str, str] | None = None,
+    given: str = "",
+) -> None:
+    """Run a command to its end, with `given` as its input.
+
+    Raises `error` with the end of its output if it fails or takes too long.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            input=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=timeout_s,
+            env=None if env is None else {**os.environ, **env},
+        )
+    except subprocess.TimeoutExpired as slow:
+        raise error(f"{what} has not finished after {timeout_s:.0f} s") from slow
+    if done.returncode != 0:
+        tail = "\n".join(done.stdout.splitlines()[-OUTPUT_TAIL_LINES:])
+        raise error(f"{what} failed with status {done.returncode}:\n{tail}")
+
+
 class ServerProcess:
     """A process identified by its folder, which its command line names and which holds its log."""
 
@@ -125,13 +159,11 @@ class ServerProcess:
     def launch(self, command: Sequence[str]) -> None:
         """Start the process without waiting until it serves. Raises Halt if it already runs."""
         if (pid := self.pid) is not None:
-            message = f"{self.name} is already running with pid {pid}"
-            raise Halt(message)
+            raise Halt(f"{self.name} is already running with pid {pid}")
         if self._marker not in " ".join(command):
-            message = (
+            raise ValueError(
                 f"{self.name}: the command does not name {self.folder}, it could not be found again"
             )
-            raise ValueError(message)
         full = with_parent_guard(command) if self.die_with_parent else list(command)
         spawning = _spawner.submit(self._spawn, full)
         try:
@@ -145,13 +177,11 @@ class ServerProcess:
         """Raise Halt with the log's tail if the process has ended."""
         if self.pid is None:
             code = None if self._child is None else self._child.returncode
-            message = f"{self.name} ended (status {code}); {self._show_log()}"
-            raise Halt(message)
+            raise Halt(f"{self.name} ended (status {code}); {self._show_log()}")
 
     def fail_start(self, seconds: float) -> Halt:
         """Return the error for a server that runs but has not answered in time."""
-        message = f"{self.name} did not answer within {seconds:.0f} s; {self._show_log()}"
-        return Halt(message)
+        return Halt(f"{self.name} did not answer within {seconds:.0f} s; {self._show_log()}")
 
     def log_tail(self) -> str:
         """Return the last lines of the log."""
@@ -176,10 +206,9 @@ class ServerProcess:
         """Send SIGKILL and wait until the process is gone. Raises Halt if the kernel keeps it."""
         self._signal(signal.SIGKILL)
         if not self._wait_gone(KILL_S_MAX):
-            message = (
+            raise Halt(
                 f"{self.name} (pid {self.pid}) is still there {KILL_S_MAX:.0f} s after SIGKILL"
             )
-            raise Halt(message)
         self._pid_path.unlink(missing_ok=True)
 
     def _show_log(self) -> str:

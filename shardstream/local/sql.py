@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from event_token import UsageError
-from shardstream.local.database_server import DatabaseConnection, DatabaseServer
+from shardstream.local.database_server import DatabaseConnection, LocalDatabase
 
 
-def run_sql(server: DatabaseServer, statements: str, console: Console) -> None:
+def run_sql(server: LocalDatabase, statements: str, console: Console) -> None:
     """Run statements as root, one after the other, and print each result.
 
     UsageError with the server's message at the first statement that fails, and where the server
@@ -25,7 +25,7 @@ def run_sql(server: DatabaseServer, statements: str, console: Console) -> None:
         raise UsageError(f"{server.name}: {error.args[-1]}") from error
 
 
-def prompt_sql(server: DatabaseServer, prompt: str, console: Console) -> None:
+def prompt_sql(server: LocalDatabase, prompt: str, console: Console) -> None:
     """Read statements from the terminal, each up to a line that ends with `;`, and run them.
 
     Ends at the end of the input (Ctrl-D). A statement that fails prints the server's message.
@@ -58,7 +58,7 @@ def _read_statement(prompt: str) -> str | None:
             return "\n".join(lines)
 
 
-def _connect(server: DatabaseServer) -> DatabaseConnection:
+def _connect(server: LocalDatabase) -> DatabaseConnection:
     return server.connect(client_flag=CLIENT.MULTI_STATEMENTS)
 
 

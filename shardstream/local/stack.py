@@ -1,38 +1,180 @@
-"""A whole stack in one folder: one database server per shard, and Kafka."""
+"""A whole stack in one folder: one database server per shard, Kafka, and caches; its producers."""
 
+import json
 import os
 import secrets
+import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from threading import Event
 from typing import Self
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from event_token import Flavor, Halt, UsageError
 from shardstream.local.cache_server import CacheServer, MemcachedServer, RedisServer
+from shardstream.local.database_binaries import find_mysql
 from shardstream.local.database_server import (
-    Account,
-    DatabaseServer,
+    LocalAccount,
+    LocalDatabase,
     MariadbServer,
     MysqlServer,
 )
-from shardstream.local.fetching.cache import Report, quiet
-from shardstream.local.fetching.mysql_binaries import find_mysql
+from shardstream.local.fetching import Report, quiet
 from shardstream.local.kafka_cluster import KafkaCluster
-from shardstream.local.shape import (
-    ACCOUNT_USER,
-    PASSWORD_FILE,
-    SETTINGS_FILE,
-    BrokerFacts,
-    CacheFacts,
-    DatabaseFacts,
-    StackFacts,
-    StackShape,
-    StackState,
-    even_shards,
-    settings_text,
-)
+from shardstream.local.processes import wait_or_kill, with_parent_guard
+
+DEFAULT_KEYSPACE = "commerce"
+ACCOUNT_USER = "shardstream"
+# A database server takes about 400 MB; with more than this it is no longer a local stack.
+SHARDS_MAX = 16
+STATE_VERSION = 1
+
+PASSWORD_FILE = "password"  # noqa: S105 - the name of the file that holds it
+SETTINGS_FILE = "shardstream.toml"
+
+
+class StackShape(BaseModel):
+    """The number of servers and their family, one database server per shard.
+
+    `targets`: shards that a reshard fills, each with a server too. `redis` and `memcached`: a
+    server each, which a stack can get later and keeps.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    flavor: Flavor
+    shards: int = Field(ge=1, le=SHARDS_MAX)
+    brokers: int = Field(ge=1)
+    keyspace: str = DEFAULT_KEYSPACE
+    targets: tuple[str, ...] = ()
+    redis: bool = False
+    memcached: bool = False
+
+    def __str__(self) -> str:
+        """Return it as on the command line."""
+        servers = self.shards + len(self.targets)
+        return f"{servers} x {self.flavor} and {self.brokers} x kafka"
+
+    @property
+    def caches(self) -> list[str]:
+        """The kinds of the cache servers."""
+        wanted = {"redis": self.redis, "memcached": self.memcached}
+        return [kind for kind, is_wanted in wanted.items() if is_wanted]
+
+    def with_caches_of(self, other: "StackShape") -> "StackShape":
+        """Return this shape with the cache servers of both."""
+        caches = {
+            "redis": self.redis or other.redis,
+            "memcached": self.memcached or other.memcached,
+        }
+        return self.model_copy(update=caches)
+
+
+class StackState(BaseModel):
+    """The state file of a stack's folder; ports and pids are in the servers' folders."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: int = STATE_VERSION
+    shape: StackShape
+
+
+class BrokerFacts(BaseModel):
+    """One Kafka broker in `--json`: pid while it runs, address after its first start."""
+
+    node_id: int
+    address: str | None
+    pid: int | None
+    log: str
+
+
+class DatabaseFacts(BaseModel):
+    """One database server in `--json`: pid while it runs, port after its first start."""
+
+    shard: str
+    flavor: Flavor
+    host: str
+    port: int | None
+    socket: str
+    pid: int | None
+    server_id: int
+    root_user: str
+    user: str
+    password_file: str
+    log: str
+
+
+class CacheFacts(BaseModel):
+    """One cache server in `--json`: pid while it runs, URL after its first start."""
+
+    kind: str
+    url: str | None
+    pid: int | None
+    log: str
+
+
+class StackFacts(BaseModel):
+    """A whole stack as `--json` shows it; `running` only if every server runs."""
+
+    running: bool
+    folder: str
+    settings: str
+    keyspace: str
+    bootstrap_servers: str | None
+    brokers: list[BrokerFacts]
+    databases: list[DatabaseFacts]
+    caches: list[CacheFacts] = []
+
+
+def even_shards(count: int) -> list[str]:
+    """Return the names of `count` shards of even key ranges: `-`; `-80`, `80-`; `-40`, `40-80`, ...
+
+    Raises UsageError for a count that is not from 1 to `SHARDS_MAX`.
+    """
+    if not 1 <= count <= SHARDS_MAX:
+        raise UsageError(f"a stack has 1 to {SHARDS_MAX} shards, not {count}")
+    bounds = ["", *(f"{256 * i // count:02x}" for i in range(1, count)), ""]
+    return [f"{low}-{high}" for low, high in pairwise(bounds)]
+
+
+def settings_text(
+    keyspace: str,
+    flavor: Flavor,
+    bootstrap_servers: str,
+    addresses: Mapping[str, tuple[str, int]],
+    targets: Collection[str] = (),
+) -> str:
+    """Return the `shardstream.toml` of a stack; `addresses` holds (host, port) by shard.
+
+    `targets`: those of the shards that a reshard fills.
+    """
+    # A JSON string is a TOML basic string.
+    quote = json.dumps
+    lines = [
+        "# Written by `shardstream local up` at each start of this stack.",
+        "[kafka]",
+        f"bootstrap_servers = {quote(bootstrap_servers)}",
+        "",
+        "[kafka.client]",
+    ]
+    for shard, (host, port) in addresses.items():
+        kind = "targets" if shard in targets else "shards"
+        server = (
+            f"host = {quote(host)}, port = {port}, user = {quote(ACCOUNT_USER)}, "
+            f"password_file = {quote(PASSWORD_FILE)}"
+        )
+        lines += [
+            "",
+            f"[keyspaces.{quote(keyspace)}.{kind}.{quote(shard)}]",
+            f"flavor = {quote(flavor.value)}",
+            f"servers = [{{ {server} }}]",
+        ]
+    return "\n".join(lines) + "\n"
+
 
 STATE_FILE = "stack.json"
 LOCK_FILE = "stack.lock"
@@ -40,7 +182,7 @@ LOCK_FILE = "stack.lock"
 SERVER_ID_FIRST = 101
 PASSWORD_BYTES = 16
 
-_SERVERS: dict[Flavor, type[DatabaseServer]] = {
+_SERVERS: dict[Flavor, type[LocalDatabase]] = {
     Flavor.MYSQL: MysqlServer,
     Flavor.MARIADB: MariadbServer,
 }
@@ -86,14 +228,13 @@ class Stack:
         held = read_shape(self.folder)
         self.shape = shape = shape if held is None else shape.with_caches_of(held)
         if held is not None and held.with_caches_of(shape) != shape:
-            message = (
+            raise UsageError(
                 f"{self.folder} holds {held} (keyspace {held.keyspace}), not {shape} (keyspace "
                 f"{shape.keyspace}): choose another folder, or stop it and remove this one"
             )
-            raise UsageError(message)
         self.folder.mkdir(parents=True, exist_ok=True)
-        account = Account(ACCOUNT_USER, self._kept_password())
-        self.databases: dict[str, DatabaseServer] = {
+        account = LocalAccount(ACCOUNT_USER, self._kept_password())
+        self.databases: dict[str, LocalDatabase] = {
             shard: _SERVERS[shape.flavor](
                 self.folder / f"shard_{shard}",
                 server_id=SERVER_ID_FIRST + number,
@@ -201,7 +342,7 @@ class Stack:
                     shard=shard,
                     flavor=server.flavor,
                     host=server.host,
-                    port=server.port if server.has_port else None,
+                    port=server.port if server.has_ports else None,
                     socket=str(server.socket_path),
                     pid=server.pid,
                     server_id=server.server_id,
@@ -215,7 +356,7 @@ class Stack:
             caches=[
                 CacheFacts(
                     kind=kind,
-                    url=f"{kind}://{server.address}" if server.has_port else None,
+                    url=f"{kind}://{server.address}" if server.has_ports else None,
                     pid=server.pid,
                     log=str(server.log_path),
                 )
@@ -230,7 +371,7 @@ class Stack:
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
-    def _servers(self) -> "list[DatabaseServer | CacheServer]":
+    def _servers(self) -> "list[LocalDatabase | CacheServer]":
         """All servers but the brokers."""
         return [*self.databases.values(), *self.caches.values()]
 
@@ -262,5 +403,34 @@ def read_shape(folder: Path) -> StackShape | None:
     except FileNotFoundError:
         return None
     except ValidationError as fault:
-        message = f"{path} is not a state file of this version: {fault}"
-        raise Halt(message) from fault
+        raise Halt(f"{path} is not a state file of this version: {fault}") from fault
+
+
+# How late the end of a producer, or of all, may be noticed.
+POLL_S = 0.2
+# A producer ends within a second of the signal; beyond this it hangs.
+STOP_S_MAX = 30.0
+
+
+def run_producers(settings: Path, keyspace: str, shards: Sequence[str], stop: Event) -> int:
+    """Run a producer per shard until `stop` is set or one of them ends; then end all.
+
+    Return 0 after `stop`, else the exit status of the one that ended, which has said why.
+    """
+    producers: list[subprocess.Popen[bytes]] = []
+    try:
+        for shard in shards:
+            produce = ("produce", keyspace, shard, "--config", str(settings))
+            command = with_parent_guard([sys.executable, "-m", "shardstream", *produce])
+            # A separate session: Ctrl-C reaches this process alone, which ends them in order.
+            producers.append(subprocess.Popen(command, start_new_session=True))
+        while not stop.wait(POLL_S):
+            for producer in producers:
+                if producer.poll() is not None:
+                    return producer.returncode if producer.returncode > 0 else 1
+        return 0
+    finally:
+        for producer in producers:
+            producer.terminate()
+        for producer in producers:
+            wait_or_kill(producer, STOP_S_MAX)

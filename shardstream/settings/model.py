@@ -4,15 +4,17 @@ A setting `a.b` of the file is overridden by the variable `SHARDSTREAM_A__B`. Se
 written in the file itself: it names a file or a variable that holds them.
 """
 
-import errno
+import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import parse_qs, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -20,14 +22,76 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from caching.client.options import CacheOptions
+from caching.protocol import CacheLayout
+from caching.stores.opening import store_kind
+from credentials.secret import Secret
+from databases.server import Platform
 from event_token import ClockUncertainty, Flavor, KeyRange, ShardName, tiles
-from event_token.errors import Retry, UsageError
-from producers.options import CopySettings, ProducerOptions
-from shardstream.settings.cache_section import CacheSection
+from event_token.errors import UsageError
+from producers.clock import ChronyBound, ClockSource, ConstantBound
+from producers.filters.rules import KEY_ID_CHARS_MAX
+from producers.settings import CopySettings, ProducerOptions
 from shardstream.settings.problems import describe
-from topics.kafka.client import ClientConfig
+from topics.kafka.client import (
+    MESSAGE_BYTES_MAX,
+    OAUTH_COMMAND,
+    RECORD_BYTES_DEFAULT,
+    RECORD_BYTES_OPTION,
+    ClientConfig,
+)
 from topics.kafka.topic_settings import KEEP_ALL, TopicSettings
 from topics.names import check_keyspace
+from topics.records.table_shape import SchemaIds
+from topics.schemas import open_schema_ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSection(CacheOptions):
+    """One cache: the keyspace whose rows it holds, its store, and its options.
+
+    `store` is a URL without a password; that is in a file or in a variable. `keys` is the KeyMap,
+    as module:object.
+    """
+
+    keyspace: str
+    store: str
+    keys: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
+    password_file: Path | None = None
+    password_env: str | None = None
+    password_command: tuple[str, ...] = ()
+    password_valid_s: Annotated[float, Field(ge=0)] = 0.0
+
+    @property
+    def has_password(self) -> bool:
+        """Whether the store asks for one."""
+        return bool(self.password_file or self.password_env or self.password_command)
+
+    def problems(self, name: str, keyspaces: Iterable[str]) -> list[str]:
+        """Return the problems that types and bounds do not find, one line each."""
+        found = []
+        try:
+            CacheLayout(name, self.buckets)
+            for key_range in self.key_ranges:
+                ShardName.parse(key_range)
+            kind = store_kind(self.store)
+            if self.has_password and not kind.takes_password:
+                found.append("password_*: this kind of store has no passwords")
+            if kind.is_in_process and self.key_ranges != ("-",):
+                found.append("key_ranges: a store in memory has one invalidator, of all keys (-)")
+        except UsageError as error:
+            found.append(str(error))
+        if self.keyspace not in keyspaces:
+            known = ", ".join(sorted(keyspaces)) or "none"
+            found.append(f"unknown keyspace {self.keyspace!r}; the settings name: {known}")
+        url = urlsplit(self.store)
+        if url.password is not None or "password" in parse_qs(url.query):
+            found.append(
+                "store: the URL contains a password; use password_file, password_env or "
+                "password_command"
+            )
+        return [f"caches.{name}: {problem}" for problem in found]
+
 
 DEFAULT_CONFIG = "shardstream.toml"
 LOCAL_CONFIG = ".local/shardstream.toml"  # of `shardstream local up`
@@ -37,8 +101,43 @@ CLOCK_DEFAULTS = ClockUncertainty()
 
 
 class _Section(BaseModel):
-    # A misspelt setting that is silently left out would be a setting that loses data.
+    """A section of the settings file."""
+
+    # A misspelt setting that is silently ignored may lose data.
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SecretSource(_Section):
+    """Where a secret is read from: a file, an environment variable, or a command's output."""
+
+    file: Path | None = None
+    env: str | None = None
+    command: tuple[str, ...] = ()
+    valid_s: Annotated[float, Field(ge=0)] = 0.0
+
+    def secret(self, what: str, folder: Path) -> Secret:
+        """The secret; a relative path starts at `folder`."""
+        file = None if self.file is None else folder / self.file
+        return Secret(what, file, self.env, self.command, self.valid_s)
+
+
+class PasswordSection(_Section):
+    """Where a password is: one of the first three, or none for an account without a password."""
+
+    password_file: Path | None = None
+    password_env: str | None = None
+    password_command: tuple[str, ...] = ()
+    password_valid_s: Annotated[float, Field(ge=0)] = 0.0
+
+    def secret(self, what: str, folder: Path) -> Secret:
+        """The password; a relative path starts at `folder`."""
+        source = SecretSource(
+            file=self.password_file,
+            env=self.password_env,
+            command=self.password_command,
+            valid_s=self.password_valid_s,
+        )
+        return source.secret(what, folder)
 
 
 class TlsSection(_Section):
@@ -49,29 +148,29 @@ class TlsSection(_Section):
     key: Path | None = None
 
 
-class ServerSection(_Section):
-    """One server of a shard. The password is in a file or in a variable, never here."""
+class ServerSection(PasswordSection):
+    """One server of a shard. The password is in a file, a variable or a command, never here."""
 
     host: str
     port: Annotated[int, Field(ge=1, le=65535)] = 3306
     user: str
-    password_file: Path | None = None
-    password_env: str | None = None
     tls: TlsSection | None = None
-    # False: a primary that is never streamed from; it tells what a replica wrote itself.
+    # False: a primary that is never streamed from, and shows which writes a replica made itself.
     read: bool = True
 
-    def password(self, folder: Path) -> SecretStr:
-        """The password, read now; empty when the settings name none."""
-        return read_secret(
-            f"{self.user}@{self.host}", self.password_file, self.password_env, folder
-        )
+    def password(self, folder: Path) -> Secret:
+        """The password of the account."""
+        return self.secret(f"{self.user}@{self.host}", folder)
 
 
 class ShardSection(_Section):
-    """One shard: the family of its servers, and the servers, the preferred one first."""
+    """One shard: the family of its servers, and the servers, the preferred one first.
+
+    `platform`: who runs them, where that is recognised wrongly.
+    """
 
     flavor: Flavor
+    platform: Platform | None = None
     servers: Annotated[tuple[ServerSection, ...], Field(min_length=1)]
 
 
@@ -84,24 +183,15 @@ class VindexSection(_Section):
     vindex: Literal["hash", "xxhash", "numeric", "binary", "unicode_loose_md5"]
 
 
-class ReshardSection(_Section):
+class ReshardSection(PasswordSection):
     """The account that reshards a keyspace, and the accounts that write to it, as user@host."""
 
     user: str
-    password_file: Path | None = None
-    password_env: str | None = None
     application_accounts: Annotated[tuple[str, ...], Field(min_length=1)]
 
-    def password(self, folder: Path) -> SecretStr:
-        """The password, read now; empty when the settings name none."""
-        return read_secret(self.user, self.password_file, self.password_env, folder)
-
-
-class SecretSource(_Section):
-    """Where a secret is read from: a file or an environment variable."""
-
-    file: Path | None = None
-    env: str | None = None
+    def password(self, folder: Path) -> Secret:
+        """The password of the account."""
+        return self.secret(self.user, folder)
 
 
 class TruncateSection(_Section):
@@ -111,7 +201,7 @@ class TruncateSection(_Section):
 
 
 class RuleSection(_Section):
-    """What of one table, or of those that a `/regexp/` names, reaches the log."""
+    """Which columns and rows of a table, or of tables that match `/regexp/`, reach the log."""
 
     table: str
     columns: tuple[str, ...] = ()
@@ -119,12 +209,18 @@ class RuleSection(_Section):
     mask: dict[str, Literal["drop", "null", "hmac"] | TruncateSection] = {}
 
 
+class HmacKeySource(SecretSource):
+    """Where the key of hmac masks is, and its id, which stands before each value made with it."""
+
+    id: Annotated[str, Field(pattern=rf"^[A-Za-z0-9_-]{{1,{KEY_ID_CHARS_MAX}}}$")] = ""
+
+
 class FilterSection(_Section):
     """Which tables reach the log, and rules for some of them."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    hmac_key: SecretSource | None = None
+    hmac_key: HmacKeySource | None = None
     rules: tuple[RuleSection, ...] = ()
 
 
@@ -146,6 +242,27 @@ class KeyspaceSection(_Section):
         return {**self.targets, **self.shards}
 
 
+class OAuthSection(_Section):
+    """What gives tokens for SASL/OAUTHBEARER: a command that prints them, or a provider."""
+
+    command: tuple[str, ...] = ()
+    provider: Literal["aws-msk-iam"] | None = None
+    region: str = ""
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if bool(self.command) == (self.provider is not None):
+            raise ValueError("give a command that prints tokens, or a provider: one of the two")
+        if (self.provider is not None) != bool(self.region):
+            raise ValueError("a provider goes with the region of the brokers, and only a provider")
+        return self
+
+    @property
+    def source(self) -> tuple[str, ...]:
+        """The command, or the provider with its region in the place of one."""
+        return self.command or (str(self.provider), self.region)
+
+
 class KafkaSection(_Section):
     """Brokers; `client` takes any librdkafka setting.
 
@@ -157,6 +274,7 @@ class KafkaSection(_Section):
     replication_factor: int = TOPIC_DEFAULTS.replication_factor
     retention_ms: Annotated[int, Field(ge=KEEP_ALL)] = TOPIC_DEFAULTS.retention_ms
     client: dict[str, str | int | bool] = {}
+    oauth: OAuthSection | None = None
     secrets: dict[str, SecretSource] = {}
 
 
@@ -170,9 +288,19 @@ class ProducerSection(ProducerOptions):
     )
 
 
-class ClockSection(_Section):
-    """How far the clocks of the database servers may be off, in microseconds."""
+class ReaderSection(_Section):
+    """Limits of readers, which producers keep to."""
 
+    record_bytes_max: Annotated[int, Field(ge=MESSAGE_BYTES_MAX)] = RECORD_BYTES_DEFAULT
+
+
+class ClockSection(_Section):
+    """How far clocks may be off, in microseconds: of database servers and of our own hosts.
+
+    `source`: where a producer has it from for the clock of its host.
+    """
+
+    source: Literal["constant", "chrony"] = "constant"
     uncertainty_us: Annotated[int, Field(ge=0)] = CLOCK_DEFAULTS.uncertainty_us
     mariadb_longest_statement_us: Annotated[int, Field(ge=0)] = (
         CLOCK_DEFAULTS.mariadb_longest_statement_us
@@ -193,79 +321,99 @@ class Settings(BaseSettings):
     keyspaces: dict[str, KeyspaceSection] = {}
     producer: ProducerSection = ProducerSection()
     copying: CopySettings = CopySettings()
+    reader: ReaderSection = ReaderSection()
     clock: ClockSection = ClockSection()
     caches: dict[str, CacheSection] = {}
     # Where the settings came from: relative paths in them start here.
     folder: Path = Path()
 
     def shard(self, keyspace: str, shard: str) -> ShardSection:
-        """The settings of one shard; UsageError names the shards that there are."""
+        """The settings of one shard; UsageError lists the shards that exist."""
         shards = self.keyspace(keyspace).all_shards
         if shard not in shards:
             known = ", ".join(sorted(shards))
-            message = f"keyspace {keyspace} has no shard {shard!r}; the settings name: {known}"
-            raise UsageError(message)
+            raise UsageError(
+                f"keyspace {keyspace} has no shard {shard!r}; the settings name: {known}"
+            )
         return shards[shard]
 
     def keyspace(self, keyspace: str) -> KeyspaceSection:
-        """The settings of one keyspace; UsageError names those that there are."""
+        """The settings of one keyspace; UsageError lists those that exist."""
         if keyspace not in self.keyspaces:
             known = ", ".join(sorted(self.keyspaces)) or "none"
-            message = f"unknown keyspace {keyspace!r}; the settings name: {known}"
-            raise UsageError(message)
+            raise UsageError(f"unknown keyspace {keyspace!r}; the settings name: {known}")
         return self.keyspaces[keyspace]
 
+    def keyspaces_named(self, keyspace: str | None) -> list[str]:
+        """The names of one keyspace, or of all; UsageError when the settings have none of them."""
+        if keyspace is not None:
+            self.keyspace(keyspace)
+            return [keyspace]
+        if not self.keyspaces:
+            raise UsageError("the settings name no keyspace")
+        return sorted(self.keyspaces)
+
     def cache(self, name: str) -> CacheSection:
-        """The settings of one cache; UsageError names those that there are."""
+        """The settings of one cache; UsageError lists those that exist."""
         if name not in self.caches:
             known = ", ".join(sorted(self.caches)) or "none"
             raise UsageError(f"unknown cache {name!r}; the settings name: {known}")
         return self.caches[name]
 
-    def cache_url(self, name: str) -> str:
-        """The URL of a cache's store with its password, read now."""
+    def cache_password(self, name: str) -> Secret | None:
+        """The password of a cache's store, None if it asks for none.
+
+        It is read now, so that a source that is wrong is found before anything starts.
+        """
         section = self.cache(name)
-        what = f"caches.{name}"
-        return section.url(
-            read_secret(what, section.password_file, section.password_env, self.folder)
+        if not section.has_password:
+            return None
+        source = SecretSource(
+            file=section.password_file,
+            env=section.password_env,
+            command=section.password_command,
+            valid_s=section.password_valid_s,
         )
+        secret = source.secret(f"caches.{name}", self.folder)
+        secret.read()
+        return secret
 
     def clock_uncertainty(self) -> ClockUncertainty:
         """How far the clocks may be off, as readers and `compare` take it."""
-        return ClockUncertainty(**self.clock.model_dump())
+        return ClockUncertainty(**self.clock.model_dump(exclude={"source"}))
+
+    def host_clock(self) -> ClockSource:
+        """How far the clock of this host may be off: one source for all shards of a process."""
+        return self._host_clock
+
+    @cached_property
+    def _host_clock(self) -> ClockSource:
+        match self.clock.source:
+            case "constant":
+                return ConstantBound(self.clock.uncertainty_us)
+            case "chrony":
+                return ChronyBound()
+
+    def schema_ids(self) -> SchemaIds:
+        """The schema ids of the logs: from the registry if one is set, else from their topic."""
+        return open_schema_ids(self.kafka_client(), self.kafka.schema_registry_url)
 
     def kafka_client(self) -> ClientConfig:
-        """The Kafka client's configuration with its secrets filled in."""
-        client = {
-            name: str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in self.kafka.client.items()
-        }
+        """The Kafka client's configuration. UsageError if a secret cannot be read now."""
+        return self._kafka_client
+
+    @cached_property
+    def _kafka_client(self) -> ClientConfig:
+        client: dict[str, object] = {**self.kafka.client}
         for name, source in self.kafka.secrets.items():
-            secret = read_secret(f"kafka.secrets.{name}", source.file, source.env, self.folder)
-            client[name] = secret.get_secret_value()
+            secret = source.secret(f"kafka.secrets.{name}", self.folder)
+            secret.read()
+            client[name] = secret
+        if self.kafka.oauth is not None:
+            client[OAUTH_COMMAND] = json.dumps(self.kafka.oauth.source)
+        if self.reader != ReaderSection():
+            client[RECORD_BYTES_OPTION] = str(self.reader.record_bytes_max)
         return ClientConfig({"bootstrap.servers": self.kafka.bootstrap_servers, **client})
-
-
-def read_secret(what: str, file: Path | None, variable: str | None, folder: Path) -> SecretStr:
-    """Read a secret from the one place that is named; empty when none is."""
-    if file is not None and variable is not None:
-        message = f"{what}: the secret is named twice, by a file and by a variable; keep one"
-        raise UsageError(message)
-    if file is not None:
-        path = folder / file
-        try:
-            return SecretStr(path.read_text().strip())
-        except OSError as error:
-            message = f"{what}: cannot read the secret's file {path}: {error.strerror}"
-            # It is read at each connection, and a process may have too many files open for a while.
-            kind = Retry if error.errno in {errno.EMFILE, errno.ENFILE} else UsageError
-            raise kind(message) from error
-    if variable is not None:
-        if variable not in os.environ:
-            message = f"{what}: the variable {variable} that should hold the secret is not set"
-            raise UsageError(message)
-        return SecretStr(os.environ[variable])
-    return SecretStr("")
 
 
 def default_config() -> Path:
@@ -281,33 +429,29 @@ def default_config() -> Path:
 
 
 def load_settings(config: Path | None) -> Settings:
-    """Read and check everything; one UsageError lists all that is wrong.
+    """Read and check everything; one UsageError lists all problems.
 
     `config`: the file; None takes `default_config()`.
     """
     path = config or default_config()
     if path.is_dir():
-        message = (
+        raise UsageError(
             f"{path} is a folder; --config takes a settings file, such as {path / DEFAULT_CONFIG}"
         )
-        raise UsageError(message)
     if not path.is_file():
-        message = (
+        raise UsageError(
             f"no settings file {path}; name one with --config or ${CONFIG_VARIABLE}, "
             "or run `shardstream local up`, which writes one"
         )
-        raise UsageError(message)
     try:
         given: dict[str, Any] = {"folder": path.resolve().parent}
         settings = _sources(path)(**given)
     except ValidationError as error:
         problems = describe(Settings, error.errors())
         lines = "\n".join(f"  {problem}" for problem in problems)
-        message = f"{path}: {len(problems)} wrong setting(s)\n{lines}"
-        raise UsageError(message) from error
+        raise UsageError(f"{path}: {len(problems)} wrong setting(s)\n{lines}") from error
     except ValueError as error:  # tomllib's syntax error
-        message = f"{path} is not TOML: {error}"
-        raise UsageError(message) from error
+        raise UsageError(f"{path} is not TOML: {error}") from error
     _check_names(path, settings)
     return settings
 
@@ -330,7 +474,7 @@ def _sources(path: Path) -> type[Settings]:
 
 
 def _gaps(ranges: Iterable[KeyRange]) -> list[str]:
-    """Name the key ranges that none of these, which do not overlap, contains."""
+    """Return the key ranges that none of these contains; they do not overlap."""
     ordered = sorted(ranges, key=lambda key_range: key_range.start)
     ends = [b"", *(key_range.end for key_range in ordered)]
     starts = [*(key_range.start for key_range in ordered), b""]

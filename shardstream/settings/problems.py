@@ -1,4 +1,4 @@
-"""What is wrong with settings, in the words of the settings file instead of pydantic's."""
+"""Explains problems of settings in the terms of the settings file instead of pydantic's."""
 
 import re
 import types
@@ -12,12 +12,12 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
-# pydantic adds the tried member of a union to the place of an error.
+# pydantic adds the member of a union that it tried to the place of an error.
 _UNION_MEMBER: Final = re.compile(r"literal\[.*\]|str|int|bool|TruncateSection")
 # Their values may be secrets that belong elsewhere.
 _NOT_SHOWN: Final = re.compile(r"kafka\.(client|secrets)|\.store\b|password|secret|_key\b|\.key\b")
 
-_WORDS: Final = {
+_MESSAGES: Final = {
     "missing": "is missing",
     "int": "must be a whole number",
     "bool": "must be true or false",
@@ -79,8 +79,8 @@ def _dotted(place: Sequence[int | str]) -> str:
 
 def _text(error: ErrorDetails) -> str:
     kind, facts = error["type"], error.get("ctx", {})
-    words = _WORDS.get(kind) or _WORDS.get(kind.partition("_")[0])
-    return error["msg"] if words is None else words.format(**facts)
+    message = _MESSAGES.get(kind) or _MESSAGES.get(kind.partition("_")[0])
+    return error["msg"] if message is None else message.format(**facts)
 
 
 def _shown(name: str, error: ErrorDetails) -> str:
@@ -116,7 +116,7 @@ def _members(kind: Any) -> Mapping[str, Any]:
 
 
 def _entry(kind: Any) -> Any:
-    """Return the type of what a table or an array holds."""
+    """Return the type of the values of a table or an array."""
     held = [_plain(one) for one in typing.get_args(kind) if one is not Ellipsis]
     return held[-1] if held else None
 

@@ -1,6 +1,7 @@
-"""Where a process serves HTTP, and who may ask: checked before anything is started."""
+"""The address at which a process serves HTTP, and the token: checked before it starts."""
 
 import ipaddress
+import logging
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,10 @@ from event_token.errors import UsageError
 DEFAULT_ADDRESS: Final = "127.0.0.1:9644"
 # A token that can be guessed protects nothing; `openssl rand -hex 32` gives 64 characters.
 TOKEN_CHARACTERS_MIN: Final = 16
-# More than a browser and a scraper open at once.
+# More connections than a browser and a scraper open at once.
 _BACKLOG: Final = 128
+
+_log: Final = logging.getLogger("shardstream.http")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +38,14 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach it."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
 
     def __str__(self) -> str:
-        """As it stands in a URL."""
+        """The address as in a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def listen(self) -> socket.socket:
@@ -71,19 +74,48 @@ class Address:
         return Address(self.host, listening.getsockname()[1])
 
 
-def access_token(address: Address, token_file: Path | None, *, is_open: bool) -> str | None:
+class TokenFile:
+    """The token of a file, which is read again whenever the file changes."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it. UsageError where that is no token."""
+        self._path = path
+        self._version = self._found()
+        self._token: str | None = _read_token(path)
+
+    def __call__(self) -> str | None:
+        """Return the token; None while the file is away, or holds none: then nobody may come in."""
+        version = self._found()
+        if version != self._version:
+            try:
+                self._token = _read_token(self._path)
+            except UsageError as error:
+                self._token = None
+                _log.warning("nobody may come in: %s", error)
+            self._version = version
+        return self._token
+
+    def _found(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def access_token(address: Address, token_file: Path | None, *, is_open: bool) -> TokenFile | None:
     """Return the token that requests must carry; None: no request needs one.
 
-    `is_open`: an address that other machines reach may do without. Raises UsageError.
+    `is_open`: an address that other machines can reach needs none either. Raises UsageError.
     """
     if token_file is not None:
         if is_open:
             raise UsageError("--auth-token-file and --no-auth exclude each other")
-        return _read_token(token_file)
+        return TokenFile(token_file)
     if not address.is_loopback and not is_open:
         raise UsageError(
             f"--http {address} can be reached from other machines: add --auth-token-file FILE, or "
-            f"--no-auth where a proxy or the network keeps others out"
+            f"--no-auth if a proxy or the network keeps others out"
         )
     return None
 

@@ -1,24 +1,4 @@
-"""Options of `spark.read` and `spark.readStream` with format `shardstream`.
-
-| option | meaning |
-|---|---|
-| keyspace | the keyspace to read (required) |
-| kafka.* | Kafka client settings by librdkafka's names; kafka.bootstrap.servers is required |
-| registryUrl | a Confluent-compatible schema registry; default: the schemas topic on Kafka |
-| keyRange | `-` (all, the default) or any range; part of a shard is filtered by keyspace id |
-| table | `database.table`: its rows, typed by its newest version, and all statements (`type`) |
-| columns | comma-separated columns (default: all of ENVELOPE_TYPES); also `after.name` |
-| start | `earliest` (default of spark.read), `latest` (of readStream), `copy`, a time, a position |
-| end | spark.read only: `latest` (default), a time or a position |
-| maxRowsPerBatch | maximum rows per micro-batch (default: 500000); one 10 ms cell is never split |
-| mode, maxHoldMs | `strict` (default) waits for a silent shard; `max_hold` at most maxHoldMs |
-| clockUncertaintyUs | how far the servers' clocks may be off (default: 0): a start begins earlier |
-| mariadbLongestStatementUs | how long statements of MariaDB may run (default: 0), likewise |
-| keyScope | `keyspace` (default); `shard`: keys have the keyspace id as their last part |
-| name | readStream only: the checkpointed position is reported under this name on Kafka |
-| maxRowsPerTask | a shard's range with more rows is split over several tasks (default: 250000) |
-`topics.start.start_forms` lists the forms of a start.
-"""
+"""Options of `spark.read` and `spark.readStream` with format `shardstream` (docs/reader-api.md)."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +6,8 @@ from dataclasses import dataclass
 
 from event_token import ClockUncertainty, KeyRange
 from event_token.errors import UsageError
-from spark_consumers.decoding.key_scope import KeyScope
+from sinks.resume import Origin
+from topics.arrow.key_scope import KeyScope
 from topics.kafka.client import ClientConfig
 from topics.names import check_keyspace, check_reader_name
 from topics.reading.planner import MaxHold, Mode, Strict
@@ -121,6 +102,11 @@ class SourceOptions:
             name=check_reader_name(lower["name"]) if "name" in lower else None,
             key_scope=_key_scope(lower.get("keyscope", KeyScope.KEYSPACE)),
         )
+
+    @property
+    def origin(self) -> Origin:
+        """The stream that a sink's target keeps as its own."""
+        return Origin(self.keyspace, str(self.key_range), self.key_scope)
 
 
 def _table(text: str | None) -> tuple[str, str] | None:

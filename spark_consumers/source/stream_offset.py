@@ -2,7 +2,7 @@
 
 `position` is the position of the stream. `splits` lists, per shard, the places inside the batch
 ending here at which a task may begin: [offset, last seq before it], at bounds of Kafka
-transactions. `seen` tells what had been read before a hop without marks, per shard hopped to.
+transactions. `seen` has what had been read before a hop without marks, per shard hopped to.
 `begin`, in the end of a query's first batch, is where that batch begins: Spark does not store it,
 and asks for the initial offset again when the batch is run again. `logs` has the ids of the shard
 logs' topics, so that a log that was recreated is not taken for the one that was read, and
@@ -17,11 +17,11 @@ from typing import Self, cast
 from event_token.errors import Halt, UsageError
 from event_token.position import StreamPosition
 from topics.reading.planner import ShardRange, ranges_between
-from topics.reading.seen_before import SeenBefore
+from topics.reading.row_filters import ReadBeforeHop
 
 Document = Mapping[str, object]
 Splits = Mapping[str, Sequence[tuple[int, int]]]
-Seen = Mapping[str, SeenBefore]
+Seen = Mapping[str, ReadBeforeHop]
 
 # The version is that of the position in it. A field that another release has added may change what
 # the others mean, so it is refused.
@@ -89,7 +89,7 @@ class StreamOffset:
             return cls(
                 StreamPosition.from_json_dict(cast("Document", document["position"])),
                 {s: [(int(o), int(q)) for o, q in places] for s, places in splits.items()},
-                {shard: SeenBefore.from_json_dict(before) for shard, before in seen.items()},
+                {shard: ReadBeforeHop.from_json_dict(before) for shard, before in seen.items()},
                 None if begin is None else cls.from_document(begin),
                 {shard: str(topic_id) for shard, topic_id in logs.items()},
                 key_range,
@@ -107,7 +107,7 @@ class TaskRange:
 
     part: ShardRange
     late_before_us: int
-    seen: SeenBefore | None = None
+    seen: ReadBeforeHop | None = None
 
 
 def tasks_between(start: StreamOffset, end: StreamOffset) -> list[TaskRange]:

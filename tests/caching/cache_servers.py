@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from redis import Redis
 
 from shardstream.local.cache_server import CacheServer, RedisServer
-from shardstream.local.ports import free_ports
+from shardstream.local.local_server import free_ports
 
 # A busy machine needs a while; a condition that does not come true is seen after this long.
 WAIT_S_MAX = 120.0
@@ -74,6 +74,12 @@ def admin(server: RedisServer) -> "Redis":
 def command(server: RedisServer, *words: str | bytes | int) -> Any:
     """Run one command; its reply."""
     return admin(server).execute_command(*words)  # type: ignore[no-untyped-call]
+
+
+def set_password(server: RedisServer, password: str) -> None:
+    """Give user `app` a password, and end its connections."""
+    command(server, "ACL", "SETUSER", "app", "reset", "on", f">{password}", "~*", "+@all")
+    admin(server).client_kill_filter(user="app")
 
 
 def form_cluster(primaries: Sequence[RedisServer], replicas: Sequence[RedisServer] = ()) -> None:

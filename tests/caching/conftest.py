@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,23 +15,18 @@ from tests.caching.cache_servers import (
     started,
     starter,
 )
-from tests.caching.stores.memcached_stores import open_async_memcached, open_memcached
-from tests.caching.stores.opened import Opened, open_async_memory, open_memory
-from tests.caching.stores.redis_stores import open_async_redis, open_redis
+from tests.caching.stores.memcached_stores import open_memcached
+from tests.caching.stores.opened import Opened, open_memory
+from tests.caching.stores.redis_stores import open_redis
 
-IN_MEMORY: dict[str, Callable[[], Opened]] = {
-    "memory": open_memory,
-    "memory-async": partial(open_async_memory, in_threads=False),
-    "memory-threads": partial(open_async_memory, in_threads=True),
-}
 # By name, the fixture with the servers, and what opens a cache on them.
 ON_SERVERS: dict[str, tuple[str, Callable[..., Opened]]] = {
     "redis": ("redis_servers", open_redis),
-    "redis-async": ("redis_servers", open_async_redis),
+    "redis-async": ("redis_servers", partial(open_redis, is_async=True)),
     "redis-cluster": ("redis_cluster", open_redis),
-    "redis-cluster-async": ("redis_cluster", open_async_redis),
+    "redis-cluster-async": ("redis_cluster", partial(open_redis, is_async=True)),
     "memcached": ("memcached_servers", open_memcached),
-    "memcached-async": ("memcached_servers", open_async_memcached),
+    "memcached-async": ("memcached_servers", partial(open_memcached, is_async=True)),
 }
 
 
@@ -85,16 +81,16 @@ def start_memcached(real_servers: None, tmp_path: Path) -> Iterator[StartServer[
 
 
 @pytest.fixture
-def open_kind(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Opened]]:
-    """Open a store of a kind; it is closed with the test."""
+def open_kind(request: pytest.FixtureRequest) -> Iterator[Callable[..., Opened]]:
+    """Open a store of a kind, with options; it is closed with the test."""
     found: list[Opened] = []
 
-    def open_one(kind: str) -> Opened:
-        if kind in IN_MEMORY:
-            found.append(IN_MEMORY[kind]())
+    def open_one(kind: str, **options: Any) -> Opened:
+        if kind == "memory":
+            found.append(open_memory(**options))
         else:
             fixture, opener = ON_SERVERS[kind]
-            found.append(opener(request.getfixturevalue(fixture)))
+            found.append(opener(request.getfixturevalue(fixture), **options))
         return found[-1]
 
     yield open_one
@@ -104,8 +100,8 @@ def open_kind(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Opened
 
 
 @pytest.fixture(
-    params=[*IN_MEMORY, *(pytest.param(each, marks=pytest.mark.servers) for each in ON_SERVERS)]
+    params=["memory", *(pytest.param(each, marks=pytest.mark.servers) for each in ON_SERVERS)]
 )
-def opened(request: pytest.FixtureRequest, open_kind: Callable[[str], Opened]) -> Opened:
+def opened(request: pytest.FixtureRequest, open_kind: Callable[..., Opened]) -> Opened:
     """A store of each kind in turn."""
     return open_kind(request.param)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from event_token.errors import UsageError
-from shardstream.commands.fleet.manifests import producer_manifests
+from shardstream.commands.manifests import producer_manifests
 from shardstream.settings.model import load_settings
 
 ROOT = Path(__file__).parents[2]

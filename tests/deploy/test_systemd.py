@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shardstream.local.fetching.cache import cached, quiet
-from shardstream.local.fetching.cache_binaries import RELEASE
-from shardstream.local.fetching.debian_packages import own_loader, unpack_packages
+from shardstream.local.fetching import RELEASE, cached, own_loader, quiet, unpack_packages
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.shardstream.command_line import background, streaming, write_settings

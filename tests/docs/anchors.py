@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from shardstream.status.runbook import anchor
+from shardstream.status.application import anchor
 
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)

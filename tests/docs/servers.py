@@ -8,9 +8,9 @@ from typing import Self
 from pymysql.constants import CLIENT
 
 from shardstream.local.database_server import (
-    Account,
     DatabaseConnection,
-    DatabaseServer,
+    LocalAccount,
+    LocalDatabase,
     MariadbServer,
     MysqlServer,
 )
@@ -26,23 +26,30 @@ ADDRESS = 'host = "127.0.0.1", port = {port}'
 HOST_ARGUMENT = HOST.replace(" ", "")
 ADDRESS_ARGUMENTS = 'host="127.0.0.1", port={port}'
 
+# A target's settings, and commands that reach it. A page whose commands are only parsed has none.
+TARGET = re.compile(r"^\[keyspaces\.\w+\.targets\..*\n.*\n.*host = \"(db-\w)\"", re.MULTILINE)
+RESHARDS = re.compile(r"^```shell(?! parse).*\n(?:[^`].*\n)*?shardstream reshard ", re.MULTILINE)
+
 # An account of no use: those of a page are made by the page.
-NOBODY = Account("nobody", "nothing")
+NOBODY = LocalAccount("nobody", "nothing")
 SERVER_ID_FIRST = 9300
 
 
 class PageServers:
     """The Kafka cluster and the database servers that one page names, by the page's names.
 
-    A page without any of them may start its own by `shardstream local up`; these are stopped too.
+    Targets of a reshard are left out where the page runs none. A page without any of them may start
+    its own by `shardstream local up`; these are stopped too.
     """
 
     def __init__(self, folder: Path, page: str) -> None:
         self._folder = folder
-        self.databases: dict[str, DatabaseServer] = {
+        unreached = set() if RESHARDS.search(page) else set(TARGET.findall(page))
+        self.databases: dict[str, LocalDatabase] = {
             name: self._database(MysqlServer, name, SERVER_ID_FIRST + number)
             for number, name in enumerate(DATABASES)
-            if HOST.format(name=name) in page or HOST_ARGUMENT.format(name=name) in page
+            if name not in unreached
+            and (HOST.format(name=name) in page or HOST_ARGUMENT.format(name=name) in page)
         }
         if "on=mariadb" in page:
             self.databases["mariadb"] = self._database(
@@ -52,7 +59,7 @@ class PageServers:
             KafkaCluster(folder / "kafka", die_with_parent=True) if KAFKA.search(page) else None
         )
 
-    def _database(self, kind: type[DatabaseServer], name: str, server_id: int) -> DatabaseServer:
+    def _database(self, kind: type[LocalDatabase], name: str, server_id: int) -> LocalDatabase:
         return kind(self._folder / name, server_id=server_id, account=NOBODY, die_with_parent=True)
 
     def __enter__(self) -> Self:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from producers.options import CopySettings
+from producers.settings import CopySettings
 from shardstream import Subscriber, VEvent
 from shardstream.settings import model as settings
-from shardstream.settings.cache_section import CacheSection
-from spark_consumers.decoding.output_columns import ENVELOPE_TYPES, ON_REQUEST_TYPES
+from shardstream.settings.model import CacheSection
 from spark_consumers.source.options import KNOWN_OPTIONS
 from tests.docs.anchors import anchors_of
 from tests.docs.page_run import make_targets
 from tests.repository import PACKAGES, ROOT, pages, python_files
+from topics.arrow.output_columns import ENVELOPE_TYPES, ON_REQUEST_TYPES
 
 SECTIONS = (
     settings.KafkaSection,
@@ -73,7 +73,7 @@ def test_everything_that_a_reader_receives_is_documented() -> None:
         for heading in ("VEvent", "Subscriber", "Spark")
     )
     # Events are given the source of their position, and offer `position`.
-    in_event = {field.name for field in fields(VEvent)} - {"position_source"}
+    in_event = {field.name for field in fields(VEvent)} - {"place"}
     in_event |= {name for name, _ in inspect.getmembers(VEvent, lambda m: isinstance(m, property))}
     parameters = set(inspect.signature(Subscriber).parameters)
     # Spark passes `path`; the format takes none. Options ignore case.
@@ -112,9 +112,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_tests_that_a_page_names_exist(page: Path) -> None:
     """A guarantee is only as good as its test."""
-    named = re.findall(r"`(tests/[\w/]+\.py)`", page.read_text())
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(test_\w+))?`", page.read_text())
 
-    assert [path for path in named if not (ROOT / path).exists()] == []
+    assert [path for path, _ in named if not (ROOT / path).exists()] == []
+    assert [
+        name for path, name in named if name and f"def {name}(" not in (ROOT / path).read_text()
+    ] == []
 
 
 def test_each_glossary_entry_names_its_code() -> None:

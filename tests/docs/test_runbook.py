@@ -12,6 +12,7 @@ from tests.repository import PACKAGES, ROOT, python_files
 
 PAGE = ROOT / "docs" / "runbook.md"
 RULES = ROOT / "docker" / "prometheus" / "rules.yml"
+REFUSED_READS = "Fresh reads that are refused"
 PARTS = ("- **Symptom:**", "- **Safe:**", "- **Look:**", "- **Fix:**", "- **Do not**")
 
 
@@ -26,7 +27,7 @@ def ending_errors() -> set[str]:
 
     Below UsageError those that a producer can end with; others are bad input of one command.
     """
-    of_producers = {"databases", "topics", "producers"}
+    of_producers = {"credentials", "databases", "topics", "producers"}
     return below(Halt.__name__, set(PACKAGES)) | below(UsageError.__name__, of_producers)
 
 
@@ -77,7 +78,14 @@ def test_every_error_that_stops_a_process_has_a_section() -> None:
     assert {anchor for _, _, anchor in rows} <= anchors_of(PAGE)
 
 
-@pytest.mark.parametrize("part", ["Alerts", "Errors that stop a process"])
+def test_every_refused_read_has_a_section() -> None:
+    """What fresh reads raise to be repeated, and stores do not, stands under its name."""
+    found = below("Retry", {"caching"}) - below("StoreError", {"caching"}) - {"Retry"}
+
+    assert sorted(sections(REFUSED_READS)) == sorted(found)
+
+
+@pytest.mark.parametrize("part", ["Alerts", "Errors that stop a process", REFUSED_READS])
 def test_every_section_says_what_to_do_and_what_not(part: str) -> None:
     """Symptom, what is safe, where to look, how to fix it, what not to do: in this order."""
     for title, text in sections(part).items():

@@ -7,7 +7,7 @@ import pytest
 
 from tests.repository import PACKAGES, ROOT, pages, python_files
 
-CHECKED = (*PACKAGES, "benchmarks", "tests")
+CHECKED = (*PACKAGES, "benchmarks", "examples", "tests")
 # Regular expressions over text in lower case, each with what to write instead.
 BANNED = {
     r"\bmend(s|ed|ing)?\b": "fix",
@@ -26,7 +26,8 @@ BANNED = {
     r"design\.md": "docs/architecture.md",
     r"\bseed 00\d": "docs/architecture.md",
 }
-ANY_BANNED = re.compile("|".join(BANNED))
+# Also what only ends in such a word: with its leading `\b`s this took 15 times as long.
+MAY_BE_BANNED = re.compile("|".join(word.removeprefix(r"\b") for word in BANNED))
 PAGES = pages()
 # The list itself has to name the words.
 CODE = [path for folder in CHECKED for path in python_files(folder) if path != Path(__file__)]
@@ -34,7 +35,7 @@ CODE = [path for folder in CHECKED for path in python_files(folder) if path != P
 
 def banned_in(text: str) -> list[str]:
     """The banned words of a text, each with its line and what to write instead."""
-    if not ANY_BANNED.search(text.lower()):
+    if not MAY_BE_BANNED.search(text.lower()):
         return []
     return [
         f"line {number}: {found[0]!r}, better: {better}"

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from shardstream.local.fetching.cache import cache_folder, exclusive
+from shardstream.local.fetching import cache_folder, exclusive
 from shardstream.local.processes import with_parent_guard
 from tests.ecosystem.cgroups import remove_when_released
 from tests.ecosystem.docker_commands import machine_engine

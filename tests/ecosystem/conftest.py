@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from testcontainers.compose import DockerCompose
 
-from shardstream.local.fetching.cache import cache_folder
+from shardstream.local.fetching import cache_folder
 from tests.ecosystem.docker_commands import FILE_VARIABLE, PROGRAM_VARIABLE
 from tests.ecosystem.images import IMAGES, services_with_images
 from tests.ecosystem.stack import ComposeStack, wait_for

@@ -12,9 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from event_token.errors import Retry, UsageError
-from shardstream.local.fetching.cache import Report, cache_folder, cached
-from shardstream.local.fetching.debian_packages import debian_obstacle, mirror
-from shardstream.local.fetching.mysql_binaries import mysql_tree
+from shardstream.local.database_binaries import mysql_tree
+from shardstream.local.fetching import Report, cache_folder, cached, debian_obstacle, mirror
 from shardstream.local.kafka_cluster import kafka_jars
 
 RELEASE = "bookworm"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import yaml
 
-from shardstream.local.fetching.cache import Report
-from shardstream.local.fetching.mysql_binaries import mysql_tree
+from shardstream.local.database_binaries import mysql_tree
+from shardstream.local.fetching import Report
 from shardstream.local.kafka_cluster import kafka_jars
 from tests.ecosystem.docker_commands import Docker
 from tests.ecosystem.engine import data_folder, python_tar

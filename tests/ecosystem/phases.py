@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from event_token.errors import Halt
-from shardstream.local.fetching.cache import quiet
+from shardstream.local.fetching import quiet
 from tests.ecosystem.cgroups import NAME as CGROUP
 from tests.ecosystem.docker_commands import FILE_VARIABLE, PROGRAM_VARIABLE, Docker
 from tests.ecosystem.engine import data_folder, engine_root

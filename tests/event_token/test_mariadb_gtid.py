@@ -1,7 +1,7 @@
 """MariaDB positions: the text of servers, and the laws of prefixes against plain sets."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from event_token import (
@@ -137,6 +137,7 @@ def test_a_difference_is_empty_where_the_other_includes_it(
 
 
 @given(mariadb_sets, mariadb_sets)
+@example(MariadbGtidSet.parse("0-1-1,0-2-3"), MariadbGtidSet.parse("0-2-1,0-1-2,0-2-3"))
 def test_a_union_includes_both_and_ends_where_they_do(a: MariadbGtidSet, b: MariadbGtidSet) -> None:
     """Also where a domain has split: then it has a branch for each, and text and back."""
     both = a.union(b)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from event_token import GtidError
-from event_token.named_gtids import NamedGtids
+from event_token.gtid_set import NamedGtids
 
 UUID = "4c4b4a49-0000-11f0-8000-000000000001"
 NUMBERS = st.sets(st.integers(1, 60), min_size=1, max_size=12)

@@ -42,7 +42,7 @@ class _Link:
 
     def _to_client(self) -> None:
         with suppress(OSError):
-            while piece := self.server.recv(CHUNK_BYTES):
+            while piece := self._proxy.read_answer(self.server):
                 self.answered += len(piece)
                 self._proxy.wait_through()
                 with suppress(OSError):
@@ -70,11 +70,13 @@ class Proxy:
     """Forwards connections to a port. `framed`: what clients send are frames of Kafka's protocol.
 
     `slice_bytes`: the largest piece that is sent at once, 0 for any. `hold`: given each frame of a
-    client; the first for which it is true is kept back with everything behind it.
+    client; the first for which it is true is kept back with everything behind it. `hidden`: names
+    that have others in what servers answer; set it before the first connection.
     """
 
     def __init__(self, target_port: int, *, framed: bool = False) -> None:
         self.slice_bytes = 0
+        self.hidden: tuple[bytes, ...] = ()
         self.hold: Callable[[Frame], bool] | None = None
         self.held: list[tuple[_Link, Frame]] = []
         self.accepted = 0
@@ -156,6 +158,15 @@ class Proxy:
             return client.recv(CHUNK_BYTES)
         head = _exactly(client, _LENGTH.size)
         return head + _exactly(client, _LENGTH.unpack(head)[0]) if head else b""
+
+    def read_answer(self, server: socket.socket) -> bytes:
+        """The next bytes of a server; whole frames where names are hidden."""
+        if not self.hidden:
+            return server.recv(CHUNK_BYTES)
+        piece = self.read_piece(server)
+        for name in self.hidden:
+            piece = piece.replace(name, b"-" * len(name))
+        return piece
 
     def holds(self, link: _Link, piece: bytes) -> bool:
         """Keep the piece back if `hold` says so; then nothing more of its connection passes."""

@@ -1,10 +1,24 @@
-"""Ends connections of an account, as servers do not when the account changes."""
+"""Accounts whose passwords change, and the ends of their connections, which servers keep."""
 
+import secrets
 from contextlib import suppress
 
 from pymysql.err import OperationalError
 
+from event_token import Flavor
+from shardstream.local.database_server import GRANTS, MARIADB_GRANTS
 from tests.database_servers import DatabaseFixture
+
+PASSWORD = "Marker-Passw0rd"
+
+
+def new_account(database: DatabaseFixture) -> tuple[str, str, tuple[str, str]]:
+    """A user, its account, and the statements that make it a producer's with PASSWORD."""
+    user = f"u_{secrets.token_hex(4)}"
+    account = f"'{user}'@'{database.host}'"
+    grants = MARIADB_GRANTS if database.flavor is Flavor.MARIADB else GRANTS
+    create = f"CREATE USER {account} IDENTIFIED BY '{PASSWORD}'"
+    return user, account, (create, f"GRANT {grants} ON *.* TO {account}")
 
 
 def end_sessions(database: DatabaseFixture, user: str) -> None:

@@ -1,7 +1,7 @@
 """A shard is split while its rows are still being copied, and everyone who copies is killed."""
 
 from event_token import ShardName
-from producers.options import CopySettings
+from producers.settings import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import topics_of, wait_state

@@ -1,22 +1,24 @@
 """Credentials that stop being valid, and TLS that must not be fallen back from."""
 
-import secrets
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from credentials.secret import Secret
 from databases.errors import LoginRefused, ServerRefused
-from event_token import Flavor
-from producers.session import restarts
+from producers.session import supervisor
 from producers.settings import ProducerState, ServerSettings
-from shardstream.local.database_server import GRANTS, MARIADB_GRANTS
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.certificates import Certificates
 from tests.database_servers import DatabaseFixture
 from tests.faults.listeners import ListeningCluster
-from tests.faults.sessions import end_sessions
+from tests.faults.reading import reading
+from tests.faults.sessions import PASSWORD, end_sessions, new_account
+from tests.producers.copy.copying import check_copied_log, wait_state
+from tests.producers.copy.copying import start as copy_tables
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import (
     RunningProducer,
@@ -27,53 +29,57 @@ from tests.producers.session.producing import (
     wait_caught_up,
     wait_for,
 )
+from tests.topics.shard_writer import provision
 from topics.errors import NoBrokerAnswers
 from topics.kafka import client
 from topics.kafka.client import ClientConfig, check_reachable
+from topics.progress.copy_topic import CopyState
+from topics.records.vevent import Op
 
 # One for the connections that were killed, and one for a login that is tried again. Others are not.
 RECONNECTS_MAX = 2
 # A person waits less for an answer; the broker is on loopback.
 REACH_S = 3.0
-PASSWORD = "Marker-Passw0rd"
+
+
+EXPIRED, LOCKED = "ALTER USER {account} PASSWORD EXPIRE", "ALTER USER {account} ACCOUNT LOCK"
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("family", "change"),
     [
-        "ALTER USER {account} PASSWORD EXPIRE",
-        "ALTER USER {account} IDENTIFIED BY 'Another-Passw0rd'",
-        "ALTER USER {account} ACCOUNT LOCK",
-        "REVOKE REPLICATION SLAVE ON *.* FROM {account}",
-        "DROP USER {account}",
+        # Families refuse these in their own ways.
+        *((family, change) for family in ("mysql_a", "mariadb_a") for change in (EXPIRED, LOCKED)),
+        ("mysql_a", "ALTER USER {account} IDENTIFIED BY 'Another-Passw0rd'"),
+        ("mysql_a", "REVOKE REPLICATION SLAVE ON *.* FROM {account}"),
+        ("mariadb_a", "DROP USER {account}"),
     ],
-    ids=["expired", "rotated", "locked", "revoked", "dropped"],
 )
 def test_credentials_that_become_invalid_stop_the_producer(
-    database: DatabaseFixture,
+    *,
+    family: str,
+    change: str,
     kafka: KafkaCluster,
     keyspace: str,
-    change: str,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F35: the producer ends without a storm of logins, and its words hold no password.
 
     The reason is where `status` looks. A changed password is waited for as a server is.
     """
-    monkeypatch.setattr(restarts, "AWAY_S_MAX", 1.0)
-    monkeypatch.setattr(restarts, "LOGIN_PAUSE_S", 1.0)
-    user = f"u_{secrets.token_hex(4)}"
-    account = f"'{user}'@'{database.host}'"
-    grants = MARIADB_GRANTS if database.flavor is Flavor.MARIADB else GRANTS
+    monkeypatch.setattr(supervisor, "LOGIN_PAUSE_S", 1.0)
+    database: DatabaseFixture = request.getfixturevalue(family)
+    user, account, made = new_account(database)
     statements(
         database,
-        f"CREATE USER {account} IDENTIFIED BY '{PASSWORD}'",
-        f"GRANT {grants} ON *.* TO {account}",
+        *made,
     )
     server = ServerSettings(database.host, database.port, user, PASSWORD)
-    settings = replace(settings_of(database, kafka, keyspace), servers=(server,))
+    settings = replace(settings_of(database, kafka, keyspace, outage_s=1.0), servers=(server,))
     producer = RunningProducer(settings)
     producer.wait_streaming()
+    wait_caught_up(settings)  # a producer that has committed nothing has no log to leave it in
     statements(database, change.format(account=account))
     end_sessions(database, user)
     error = producer.wait_error()
@@ -91,46 +97,139 @@ def test_credentials_that_become_invalid_stop_the_producer(
 
 
 def test_password_that_is_changed_in_mid_run_is_read_again(
-    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str, monkeypatch: pytest.MonkeyPatch
+    mariadb_a: DatabaseFixture,
+    kafka: KafkaCluster,
+    keyspace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F35: a rotated password is an outage that says how to end it; at the start it is an error."""
-    monkeypatch.setattr(restarts, "LOGIN_PAUSE_S", 0.2)
-    name = database.new_database()
-    user = f"u_{secrets.token_hex(4)}"
-    account = f"'{user}'@'{database.host}'"
-    grants = MARIADB_GRANTS if database.flavor is Flavor.MARIADB else GRANTS
+    monkeypatch.setattr(supervisor, "LOGIN_PAUSE_S", 0.2)
+    name = mariadb_a.new_database()
+    user, account, made = new_account(mariadb_a)
     statements(
-        database,
+        mariadb_a,
         f"CREATE TABLE {name}.t (id INT PRIMARY KEY)",
-        f"CREATE USER {account} IDENTIFIED BY '{PASSWORD}'",
-        f"GRANT {grants} ON *.* TO {account}",
+        *made,
     )
-    file = [PASSWORD]
-    server = ServerSettings(
-        database.host, database.port, user, PASSWORD, read_password=lambda: file[0]
-    )
-    settings = replace(settings_of(database, kafka, keyspace), servers=(server,))
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    server = ServerSettings(mariadb_a.host, mariadb_a.port, user, Secret(user, file))
+    settings = replace(settings_of(mariadb_a, kafka, keyspace), servers=(server,))
 
     def shown() -> bool:
         stopped = left_reason(settings)
         return stopped is not None and stopped.restarts > 0
 
     with producing(settings) as producer:
-        statements(database, f"ALTER USER {account} IDENTIFIED BY 'Another-Passw0rd'")
-        end_sessions(database, user)
+        statements(mariadb_a, f"ALTER USER {account} IDENTIFIED BY 'Another-Passw0rd'")
+        end_sessions(mariadb_a, user)
         wait_for("its restarts are where `status` looks", shown)
-        file[0] = "Another-Passw0rd"
-        statements(database, f"INSERT INTO {name}.t VALUES (1)")
+        file.write_text("Another-Passw0rd")
+        statements(mariadb_a, f"INSERT INTO {name}.t VALUES (1)")
         wait_caught_up(settings)
         assert left_reason(settings) is None
         notes = [s.note for s in producer.statuses if s.state is ProducerState.RECONNECTING]
-    file[0] = "wrong"
+    file.write_text("wrong")
     refused = RunningProducer(settings).wait_error()
 
     log = read_log(settings)
-    assert any("a password_file is read at each connection" in note for note in notes)
+    assert any("a password_file is read" in note for note in notes)
     assert [event.after for event in log.events if event.after] == [{"id": 1}]
     assert isinstance(refused, LoginRefused)
+
+
+def has_failed(producer: RunningProducer, seen: int) -> bool:
+    """Whether a status line behind those `seen` says that the command failed."""
+    return any("failed with status 1" in status.note for status in producer.statuses[seen:])
+
+
+def test_passwords_that_a_command_hands_out_may_rotate(
+    mysql_a: DatabaseFixture,
+    kafka: KafkaCluster,
+    keyspace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F35: short-lived passwords end no producer and lose no row, nor does a command that is away.
+
+    What the command printed is kept for an hour, and asked for again once it is refused.
+    """
+    monkeypatch.setattr(supervisor, "LOGIN_PAUSE_S", 0.2)
+    name = mysql_a.new_database()
+    user, account, made = new_account(mysql_a)
+    file = tmp_path / "password"
+    statements(
+        mysql_a,
+        f"CREATE TABLE {name}.t (id INT PRIMARY KEY)",
+        *made,
+    )
+    file.write_text(PASSWORD)
+    secret = Secret(user, command=("cat", str(file)), valid_s=3600)
+    server = ServerSettings(mysql_a.host, mysql_a.port, user, secret)
+    settings = replace(settings_of(mysql_a, kafka, keyspace), servers=(server,))
+
+    with producing(settings) as producer:
+        for number in (1, 2):
+            statements(mysql_a, f"ALTER USER {account} IDENTIFIED BY '{PASSWORD}-{number}'")
+            file.unlink()
+            end_sessions(mysql_a, user)
+            statements(mysql_a, f"INSERT INTO {name}.t VALUES ({number})")
+            seen = len(producer.statuses)
+            wait_for("its failure is where people look", partial(has_failed, producer, seen))
+            file.write_text(f"{PASSWORD}-{number}\n")
+            wait_caught_up(settings)
+
+    said = [status.note for status in producer.statuses]
+    log = read_log(settings)
+    assert [event.after for event in log.events if event.after] == [{"id": n} for n in (1, 2)]
+    assert PASSWORD not in "".join(said)
+
+
+def test_a_password_of_kafka_that_is_changed_in_mid_run_is_read_again(
+    mysql_a: DatabaseFixture,
+    listening: ListeningCluster,
+    keyspace: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """F35: brokers refuse the old one; all clients of a producer and a reader take the next."""
+    name = mysql_a.new_database()
+    statements(mysql_a, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    listening.set_password(keyspace, PASSWORD)
+    direct = settings_of(mysql_a, listening, keyspace)
+    config = ClientConfig(
+        {
+            "bootstrap.servers": listening.for_passwords,
+            "security.protocol": "sasl_plaintext",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": keyspace,
+            "sasl.password": Secret("kafka.secrets.sasl.password", file),
+        }
+    )
+
+    settings = replace(direct, kafka=config)
+    provision(config, keyspace, ["-"])
+    with producing(settings) as producer, reading(keyspace, config) as reader:
+        statements(mysql_a, f"INSERT INTO {name}.t VALUES (1)")
+        wait_for("the reader has it", lambda: reader.has(1))
+        listening.set_password(keyspace, f"{PASSWORD}-2")
+        statements(mysql_a, f"INSERT INTO {name}.t VALUES (2)")
+        wait_for("a login is refused", lambda: "Authentication failed" in caplog.text)
+        file.write_text(f"{PASSWORD}-2")
+        statements(mysql_a, f"INSERT INTO {name}.t VALUES (3)")
+        wait_for("the reader has all", lambda: reader.has(3))
+        copy_tables(settings, f"{name}.t")
+        wait_state(settings, CopyState.COMPLETED)
+        said = "".join(status.note for status in producer.statuses)
+
+    log = read_log(direct)
+    check_copied_log(log)
+    rows = [event.after for event in log.events if event.after and event.op is Op.INSERT]
+    assert rows == [{"id": n} for n in (1, 2, 3)]
+    assert PASSWORD not in said + caplog.text
 
 
 def check_refused(config: ClientConfig) -> None:

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from producers.decoder import RuleBroken
-from producers.filters.masks import Mask, MaskKind
-from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.filters.rules import FilterRule, FilterSettings, Mask, MaskKind, TablePattern
 from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
@@ -75,7 +74,7 @@ def test_definitions_that_were_not_logged(
 
 def mask_of(name: str, column: str) -> FilterSettings:
     """A rule that leaves a column of `t` out."""
-    rule = Rule(TablePattern(f"{name}.t"), masks={column: Mask(MaskKind.DROP)})
+    rule = FilterRule(TablePattern(f"{name}.t"), masks={column: Mask(MaskKind.DROP)})
     return FilterSettings(rules=(rule,))
 
 

@@ -1,7 +1,6 @@
 """Limits of the machine: file handles, memory, folders that cannot be written."""
 
 import resource
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.producers.session.producing import (
     settings_of,
     wait_caught_up,
 )
+from tests.program_starter import StartedProgram
 from tests.shardstream.command_line import Background, background, run, streaming, write_settings
 
 SPARE_BYTES = 48 * 1024 * 1024
@@ -26,7 +26,7 @@ ROW_BYTES = 80_000_000
 
 
 @contextmanager
-def limited(process: "subprocess.Popen[bytes]", limit: int, soft: int) -> Iterator[None]:
+def limited(process: StartedProgram, limit: int, soft: int) -> Iterator[None]:
     """A lower limit of a process for the duration of a block."""
     before = resource.prlimit(process.pid, limit)
     resource.prlimit(process.pid, limit, (soft, before[1]))
@@ -90,7 +90,7 @@ def test_too_little_memory_ends_in_one_sentence_and_loses_nothing(
     log = read_log(settings)
 
     assert status == 1
-    assert "may not take more memory" in producer.errors
+    assert "has reached its memory limit" in producer.errors
     assert "Traceback" not in producer.errors
     check_log(log)
     assert [len(str(e.after["v"])) for e in log.events if e.after] == [1, ROW_BYTES]

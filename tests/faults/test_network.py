@@ -1,21 +1,17 @@
 """The network between producer, database, Kafka and readers fails in every way that TCP can."""
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 
 import pytest
 
 from databases.connection import open_connection
-from event_token.errors import Retry
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.faults.listeners import ListeningCluster
 from tests.faults.proxy import Proxy
+from tests.faults.reading import reading
 from tests.producers.session.producing import (
-    Running,
     producing,
     server_of,
     settings_of,
@@ -25,7 +21,6 @@ from tests.producers.session.producing import (
 from tests.producers.session.workload import Workload, check_all
 from tests.topics.shard_writer import provision
 from topics.kafka.client import ClientConfig
-from topics.stream.subscriber import StreamSubscriber
 
 # Instead of half a minute and a minute: what a silent connection costs before it is given up.
 ANSWER_S = 3
@@ -49,7 +44,7 @@ def fail_in_every_way(proxy: Proxy, goes_on: Callable[[], None]) -> None:
 
 
 def test_faults_between_producer_and_database(
-    database: DatabaseFixture,
+    mysql_a: DatabaseFixture,
     kafka: KafkaCluster,
     keyspace: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -58,12 +53,12 @@ def test_faults_between_producer_and_database(
     defaults = open_connection.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "answer_timeout_s", ANSWER_S)
-    name = database.new_database()
-    direct = settings_of(database, kafka, keyspace)
-    with Proxy(database.port) as proxy:
-        server = replace(server_of(database), port=proxy.port)
+    name = mysql_a.new_database()
+    direct = settings_of(mysql_a, kafka, keyspace)
+    with Proxy(mysql_a.port) as proxy:
+        server = replace(server_of(mysql_a), port=proxy.port)
         with producing(replace(direct, servers=(server,))) as producer:
-            with Workload(database, name):
+            with Workload(mysql_a, name):
 
                 def goes_on() -> None:
                     rows = producer.rows
@@ -74,39 +69,7 @@ def test_faults_between_producer_and_database(
             monkeypatch.undo()  # what the test itself asks for may take its time
             wait_caught_up(direct)
 
-    check_all(direct, database, name)
-
-
-class Reader(Running):
-    """A reader of the stream from its beginning; it goes on after each fault that may pass."""
-
-    def __init__(self, keyspace: str, config: ClientConfig) -> None:
-        self.seqs: list[int] = []
-        self._stream = StreamSubscriber(
-            keyspace, start="earliest", config=config, idle_timeout_s=0.5
-        )
-        super().__init__("the reader", self._read)
-
-    def _read(self, stop: threading.Event) -> None:
-        with self._stream as stream:
-            while not stop.is_set():
-                with suppress(Retry):
-                    self.seqs.extend(event.seq for event in islice(stream, 1))
-
-    def has(self, count: int) -> bool:
-        """Whether it has read this number of events; its error is the test's."""
-        self.check()
-        return len(self.seqs) >= count
-
-
-@contextmanager
-def reading(keyspace: str, config: ClientConfig) -> Iterator[Reader]:
-    """A reader until the end of the block, where its error is raised."""
-    reader = Reader(keyspace, config)
-    try:
-        yield reader
-    finally:
-        reader.end()
+    check_all(direct, mysql_a, name)
 
 
 def test_faults_between_kafka_and_its_clients(

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable
 from itertools import islice
 
+import pytest
+
 from event_token.errors import Rebuild, Retry
 from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -22,8 +24,6 @@ from tests.producers.session.workload import SEED, Workload, check_all
 from tests.topics.shard_writer import provision
 from topics.errors import NoBrokerAnswers
 from topics.stream.subscriber import StreamSubscriber
-
-ROUNDS = 2
 
 
 class Reader:
@@ -82,8 +82,9 @@ class Producer:
             self._process.kill()
 
 
+@pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_parts_stopped_and_started_in_any_order(
-    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
+    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str, rounds: int
 ) -> None:
     """F39: database, broker, producer and reader stop and start at random, and all converges."""
     database: DatabaseFixture = start_mysql()
@@ -104,7 +105,7 @@ def test_parts_stopped_and_started_in_any_order(
         producer.start()
         reader.start()
         with Workload(database, name):
-            for _ in range(ROUNDS):
+            for _ in range(rounds):
                 read = len(reader.seqs)
                 wait_for("rows come through", lambda read=read: reader.has(read + 50))  # type: ignore[misc]
                 for each in draw.sample(sorted(parts), len(parts)):

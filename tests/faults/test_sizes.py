@@ -1,8 +1,12 @@
 """Rows of a hundred megabytes, and a backlog that grows while Kafka is away."""
 
+import random
+import signal
 from dataclasses import replace
 
-from event_token import Halt
+import pytest
+
+from event_token import Flavor, Halt
 from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
@@ -12,52 +16,118 @@ from tests.producers.servers.replication import statements
 from tests.producers.session.producing import (
     ProducerProcess,
     RunningProducer,
+    check_log,
+    limited,
     producing,
     read_log,
     settings_of,
     wait_caught_up,
     wait_for,
 )
-from topics.kafka.client import RECORD_BYTES_MAX, ClientConfig
-from topics.kafka.partition_reader import read_tail
+from tests.topics.shard_writer import limit_messages, provision
+from tests.topics.subscribing import taken
+from topics.kafka.client import ClientConfig
+from topics.kafka.partition_reader import open_range, read_tail
+from topics.kafka.topic_settings import RECORD_BYTES_MIN
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
+from topics.stream.subscriber import StreamSubscriber
 
-# The record's envelope takes some hundred bytes.
-LARGEST_BYTES = RECORD_BYTES_MAX - 4096
-BACKLOG_ROWS = 24_000
-ROW_BYTES = 16_000  # 384 MB in all
+MIB = 1024 * 1024
+ROW_BYTES_MAX = 96 * MIB
+LIMIT_BYTES = 112 * MIB
+BACKLOG_ROWS = 18_000
+ROW_BYTES = 16_000  # 288 MB in all
 # The queue to Kafka has 112 MB, and the binlog is read in chunks of 16.
 RSS_KB_MAX = 330 * 1024
+# What limits the depth of a recursive query.
+RECURSION = {Flavor.MYSQL: "cte_max_recursion_depth", Flavor.MARIADB: "max_recursive_iterations"}
 # The client waits up to ten seconds before it tries again.
 TRIES = 3
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("flavor", [Flavor.MYSQL, Flavor.MARIADB], ids=str)
 def test_rows_of_a_hundred_megabytes(
-    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
+    request: pytest.FixtureRequest, kafka: KafkaCluster, keyspace: str, flavor: Flavor
 ) -> None:
-    """F19: the largest row that Kafka takes goes through; a larger one stops the shard by name."""
-    database = start_mysql(("--max-allowed-packet=256M",))
+    """F19: rows beyond the topic's limit go in parts; one beyond our own stops the shard by name.
+
+    The parts of the first one take several offsets; a producer that resumes behind them finds its
+    place, and readers get it whole.
+    """
+    start_server: StartServer = request.getfixturevalue(f"start_{flavor}")
+    database = start_server(("--max-allowed-packet=256M",))
     name = database.new_database()
-    settings = settings_of(database, kafka, keyspace)
+    settings = limited(settings_of(database, kafka, keyspace), LIMIT_BYTES)
+    provision(settings.kafka, keyspace, [settings.shard])
+    limit_messages(settings.kafka, ShardTopics(keyspace, settings.shard).log, 8 * MIB)
     statements(database, f"CREATE TABLE {name}.t (id INT PRIMARY KEY, v LONGTEXT)")
+    with producing(settings):
+        statements(database, f"INSERT INTO {name}.t VALUES (1, 'small')")
+        # In one session. Random digits: zstd leaves half of them.
+        statements(
+            database,
+            f"SET SESSION group_concat_max_len = {ROW_BYTES_MAX}",
+            f"SET SESSION {RECURSION[flavor]} = {ROW_BYTES_MAX}",
+            f"INSERT INTO {name}.t WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 "
+            f"FROM n WHERE i < {ROW_BYTES_MAX // 2048}) SELECT 2, GROUP_CONCAT(HEX("
+            "RANDOM_BYTES(1024)) SEPARATOR '') FROM n",
+            f"INSERT INTO {name}.t VALUES (3, 'between')",
+        )
+        wait_caught_up(settings)
     producer = RunningProducer(settings)
     producer.wait_streaming()
     statements(
         database,
-        f"INSERT INTO {name}.t VALUES (1, 'small')",
-        f"INSERT INTO {name}.t VALUES (2, REPEAT('y', {LARGEST_BYTES}))",
-        f"INSERT INTO {name}.t VALUES (3, REPEAT('z', {RECORD_BYTES_MAX}))",
+        f"INSERT INTO {name}.t VALUES (4, REPEAT('y', {ROW_BYTES_MAX}))",
+        f"INSERT INTO {name}.t VALUES (5, REPEAT('z', {LIMIT_BYTES}))",
     )
     error = producer.wait_error()
     log = read_log(settings)
+    parts = {each.seq: each.parts for progress in log.progress for each in progress.in_parts}
+    with StreamSubscriber(keyspace, start="earliest", config=settings.kafka) as stream:
+        rows = [event for event in taken(stream, len(log.events)) if event.after]
 
     assert isinstance(error, Halt)
-    for said in ("in transaction", f"{name}.t", str(RECORD_BYTES_MAX)):
+    for said in ("in transaction", f"{name}.t (id=5)", str(LIMIT_BYTES), "record_bytes_max"):
         assert said in str(error)
-    assert [len(str(e.after["v"])) for e in log.events if e.after] == [5, LARGEST_BYTES]
+    sizes = [5, ROW_BYTES_MAX, 7, ROW_BYTES_MAX]
+    assert [len(str((event.after or {})["v"])) for event in log.events if event.after] == sizes
+    assert [len(str((event.after or {})["v"])) for event in rows] == sizes
+    large, repetitive = (event.seq for event in rows[1::2])
+    assert parts[large] >= ROW_BYTES_MAX // 2 // (8 * MIB)
+    assert parts[repetitive] == 2
     assert log.progress[-1].last_seq == log.events[-1].seq
+
+
+def test_a_producer_killed_between_parts_leaves_none_of_them(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """F19: a record of which some parts are stored is not seen; its successor writes it once."""
+    name = mysql_a.new_database()
+    settings = settings_of(mysql_a, kafka, keyspace)
+    log_topic = ShardTopics(keyspace, settings.shard).log
+    provision(settings.kafka, keyspace, [settings.shard])
+    limit_messages(settings.kafka, log_topic, RECORD_BYTES_MIN)
+    statements(mysql_a, f"CREATE TABLE {name}.t (id INT PRIMARY KEY, v LONGTEXT)")
+    with producing(settings):
+        statements(mysql_a, f"INSERT INTO {name}.t VALUES (1, 'small')")
+        wait_caught_up(settings)
+    text = random.Random(1).randbytes(6 * MIB).hex()
+    with mysql_a.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"INSERT INTO {name}.t VALUES (2, %s)", (text,))
+    assert ProducerProcess(settings, kill_at="first_stored").wait() == -signal.SIGKILL
+    assert open_range(settings.kafka, log_topic, 0) is not None
+    with producing(settings):
+        wait_caught_up(settings)
+    log = read_log(settings)
+
+    check_log(log)
+    rows = {event.after["id"]: event.after["v"] == text for event in log.events if event.after}
+    assert rows == {1: False, 2: True}
+    assert sum(each.parts for progress in log.progress for each in progress.in_parts) >= 6
 
 
 def test_backlog_of_an_outage_stays_on_the_server(

@@ -17,6 +17,7 @@ from typing import NoReturn
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.generated import EXAMPLES_OF_A_TEST
 from tests.mutants.changed_module import ChangedModule, change_in_place
 from tests.mutants.placed import Placed
 from tests.repository import PACKAGES
@@ -37,6 +38,7 @@ UNDECIDED = 64
 # The same examples in each run, so that a rate can be repeated; nobody reads a shrunk example.
 settings.register_profile(
     "mutants",
+    max_examples=EXAMPLES_OF_A_TEST,
     derandomize=True,
     database=None,
     deadline=None,

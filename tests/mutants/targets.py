@@ -23,32 +23,28 @@ TARGETS = {
         ("tests/resharding/switch/test_decision.py", "tests/resharding/switch/test_steps.py"),
     ),
     "resume": Target(
-        ("producers/start/resume_point.py",), ("tests/producers/start/test_resume_point.py",)
+        ("producers/start/choose_start.py",), ("tests/producers/start/test_resume_point.py",)
     ),
     "sink_resume": Target(
-        ("spark_consumers/sink_query/resume.py",),
-        ("tests/spark_consumers/sink_query/test_resume.py",),
+        ("sinks/resume.py",),
+        ("tests/sinks/test_resume.py",),
     ),
     "server_choice": Target(
         ("producers/servers/choice.py",), ("tests/producers/servers/test_choice.py",)
     ),
     "stream_clock": Target(
-        ("producers/decoder/stream/stream_clock.py",),
+        ("producers/decoder/stream/transaction.py",),
         ("tests/producers/decoder/test_stream_clock.py",),
     ),
-    # Without those that ask servers or are told by them: start_check, table_filters.
     "filters": Target(
         tuple(
             f"producers/filters/{name}.py"
-            for name in (
-                *("binding", "collations", "comparisons", "like", "masks", "ranges", "rules"),
-                *("where", "where_syntax"),
-            )
+            for name in ("binding", "conditions", "rules", "where", "where_syntax")
         ),
         ("tests/producers/filters",),
     ),
     "delta_commit": Target(
-        ("spark_consumers/change_log/delta_commit.py",),
-        ("tests/spark_consumers/change_log/test_delta_commit.py",),
+        ("sinks/lake/change_log/delta_commit.py",),
+        ("tests/sinks/lake/change_log/test_delta_commit.py",),
     ),
 }

@@ -1,6 +1,5 @@
 """Whoever runs plain Python instead of the compiled modules is told so, once."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,19 +38,21 @@ def warnings_in(stderr: str) -> int:
     return sum(PLAIN_WARNING in line for line in stderr.splitlines())
 
 
+@pytest.mark.long
 def test_a_spark_worker_warns_once(plain_root: Path, kafka: KafkaCluster, keyspace: str) -> None:
     """A worker process logs one warning, however many tasks it runs; a compiled one logs none."""
     shop = Shop(kafka.bootstrap_servers, keyspace)
     shop.write(ROWS)
     shop.close()
-    arguments = ("-c", _READ, keyspace, kafka.bootstrap_servers)
+    # What a worker process calls.
+    warn = "from spark_consumers.source import data_source; data_source._warn_if_plain()"
 
-    with ThreadPoolExecutor() as pool:
-        plain, compiled = pool.map(lambda root: run_python(root, *arguments), (plain_root, ROOT))
+    plain = run_python(plain_root, "-c", _READ, keyspace, kafka.bootstrap_servers)
+    warned, compiled = (run_python(root, "-c", warn) for root in (plain_root, ROOT))
 
-    assert plain.stdout.split() == compiled.stdout.split() == [str(2 * ROWS)] * 2, plain.stderr
-    assert warnings_in(plain.stderr) == 1
-    assert warnings_in(compiled.stderr) == 0
+    assert plain.stdout.split() == [str(2 * ROWS)] * 2, plain.stderr
+    assert warnings_in(plain.stderr) == warnings_in(warned.stderr) == 1
+    assert (compiled.returncode, warnings_in(compiled.stderr)) == (0, 0)
 
 
 def test_preflight_warns_and_passes(

@@ -1,5 +1,6 @@
 """The wheel, built from the source distribution: its content, and its use without a checkout."""
 
+import json
 import pickle
 import shutil
 import subprocess
@@ -44,7 +45,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout without anything built."""
     folder = tmp_path_factory.mktemp("source")
     built = shutil.ignore_patterns("*.so", "__pycache__")
-    for name in (*PACKAGES, "tests", "benchmarks"):
+    for name in (*PACKAGES, "tests", "benchmarks", "examples"):
         shutil.copytree(ROOT / name, folder / name, ignore=built)
     for name in FILES:
         shutil.copy(ROOT / name, folder)
@@ -77,9 +78,18 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(sdist: Path, compiler: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel for this platform."""
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel in plain Python, whose build takes seconds."""
     folder = tmp_path_factory.mktemp("wheel")
+    checked(*pip_wheel(sdist, folder), cwd=folder, SHARDSTREAM_PURE_PYTHON="1")
+    [found] = folder.iterdir()
+    return found
+
+
+@pytest.fixture(scope="module")
+def compiled_wheel(sdist: Path, compiler: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel for this platform."""
+    folder = tmp_path_factory.mktemp("compiled_wheel")
     checked(*pip_wheel(sdist, folder), cwd=folder, CC=str(compiler))
     [found] = folder.iterdir()
     return found
@@ -92,18 +102,20 @@ def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Insta
 
 
 def test_the_source_distribution_holds_what_a_build_needs(sdist: Path) -> None:
-    """All sources of the packages and setup.py; no tests, benchmarks or compiled files."""
+    """All sources of the packages and setup.py; no tests, examples or compiled files."""
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     sources = {str(p.relative_to(ROOT)) for name in PACKAGES for p in (ROOT / name).rglob("*.py")}
 
     assert sources | {"setup.py", "pyproject.toml", "LICENSE"} <= names
-    assert not [n for n in names if n.startswith(("tests", "benchmarks")) or n.endswith(".so")]
+    others = ("tests", "benchmarks", "examples")
+    assert not [n for n in names if n.startswith(others) or n.endswith(".so")]
 
 
-def test_the_wheel_holds_compiled_modules_and_types(wheel: Path) -> None:
+@pytest.mark.long
+def test_the_wheel_holds_compiled_modules_and_types(compiled_wheel: Path) -> None:
     """Every compiled module beside its source, the libraries, py.typed in each package."""
-    with ZipFile(wheel) as archive:
+    with ZipFile(compiled_wheel) as archive:
         names = set(archive.namelist())
     compiled = {name.partition(".")[0] for name in names if name.endswith(".so")}
     expected = {source.removesuffix(".py") for lib in setup.LIBRARIES for source in lib.sources()}
@@ -126,10 +138,12 @@ def test_the_wheel_holds_every_file_that_is_no_module(source: Path, wheel: Path)
     assert {name for name in names if not name.endswith((".py", ".so"))} == expected
 
 
+@pytest.mark.long
 def test_the_installed_decoder_is_compiled_and_decodes(
-    installation: Installation, tmp_path: Path
+    compiled_wheel: Path, tmp_path: Path
 ) -> None:
-    """A recorded binlog gives the same records as it does in the checkout."""
+    """A recorded binlog gives the same records as in the checkout; `version` says "compiled"."""
+    installation = Installation(tmp_path / "installed", compiled_wheel)
     stream = RECORDED / "stream.bin"
     expected, _ = decode(stream.read_bytes(), Flavor.MYSQL, "")
     support, result = tmp_path / "support", tmp_path / "result"
@@ -146,11 +160,16 @@ def test_the_installed_decoder_is_compiled_and_decodes(
     assert Path(producers_file).is_relative_to(installation.site)
     assert messages == [message.value for message in expected.messages]
     assert len(messages) > 5
-
-
-def test_the_installed_version_says_compiled(installation: Installation) -> None:
-    """`shardstream version` of the wheel."""
     assert installation.run("version").stdout.strip().endswith("(compiled)")
+
+
+def test_help_needs_no_extra(installation: Installation) -> None:
+    """Whoever installed a producer alone can list the commands, and the options of each."""
+    for command in ((), ("state",), ("database",), ("table-topics",)):
+        done = installation.run(*command, "--help")
+
+        assert done.returncode == 0, done.stderr
+        assert "Usage: shardstream" in done.stdout
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[list[str]]:
@@ -172,26 +191,48 @@ NEED_SPARK = (
 )
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_command_runs_without_extras(
-    installation: Installation, command: list[str], tmp_path: Path
-) -> None:
-    """A command that needs an extra ends in one line that names it; none shows a traceback."""
-    done = installation.run(*command, SHARDSTREAM_CACHE=str(tmp_path))
+# Each in a process of its own, forked from one that has imported what all of them import.
+_RUN_EACH = """
+import json, os, sys
+from tempfile import TemporaryFile
+import shardstream.commands.app
+ended = []
+for command in json.loads(sys.argv[1]):
+    with TemporaryFile() as out, TemporaryFile() as err:
+        if (pid := os.fork()) == 0:
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            sys.argv[1:] = command
+            from shardstream.__main__ import main
+            main()
+            sys.exit()
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        said = [file.read().decode() for file in (out, err) if not file.seek(0)]
+        ended.append((status, *said))
+print(json.dumps(ended))
+"""
 
-    assert "Traceback" not in done.stderr
-    assert "No module named" not in done.stderr
-    if " ".join(command).startswith(NEED_SPARK):
-        [line] = done.stderr.splitlines()
-        assert done.returncode == 2
-        # The demo needs two extras, and names the first that is missing.
-        extra = "database" if command == ["demo"] else "spark"
-        assert f"shardstream[{extra}]" in line
-    elif command == ["serve"]:
-        assert done.returncode == 2
-        assert "shardstream[serve]" in done.stderr
-    else:
-        assert "[spark]" not in done.stderr + done.stdout
+
+def test_every_command_runs_without_extras(installation: Installation, tmp_path: Path) -> None:
+    """A command that needs an extra ends in one line that names it; none shows a traceback."""
+    arguments = ("-c", _RUN_EACH, json.dumps(COMMANDS))
+    done = installation.run(*arguments, program="python", SHARDSTREAM_CACHE=str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    for command, (status, out, err) in zip(COMMANDS, json.loads(done.stdout), strict=True):
+        assert "Traceback" not in err, command
+        assert "No module named" not in err, command
+        if " ".join(command).startswith(NEED_SPARK):
+            [line] = err.splitlines()
+            assert status == 2, command
+            # These need two extras, and name the first that is missing.
+            extra = "database" if command[:2] in (["demo"], ["database", "run"]) else "spark"
+            assert f"shardstream[{extra}]" in line
+        elif command == ["serve"]:
+            assert status == 2
+            assert "shardstream[serve]" in err
+        else:
+            assert "[spark]" not in err + out, command
 
 
 def test_without_a_compiler_the_build_names_the_switch(sdist: Path, tmp_path: Path) -> None:

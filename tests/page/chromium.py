@@ -10,8 +10,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 
 from event_token import UsageError
-from shardstream.local.fetching.cache import cached, quiet
-from shardstream.local.fetching.debian_packages import debian_obstacle, unpack_packages
+from shardstream.local.fetching import cached, debian_obstacle, quiet, unpack_packages
 
 PACKAGES = ("chromium-headless-shell", "fonts-dejavu-core")
 PROGRAM = "chromium-headless-shell"

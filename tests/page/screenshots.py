@@ -18,7 +18,7 @@ from tests.page.watching import watching
 from tests.repository import ROOT
 from tests.shardstream.status.serving import serving
 from tests.topics.fleet.looks import SECOND_US, shard_look
-from topics.fleet.view import KeyspaceView, ShardLook, keyspace_view
+from topics.fleet.view import KeyspaceView, ShardEnds, keyspace_view
 from topics.keyspace.topology import (
     ReshardEntry,
     ReshardState,
@@ -26,8 +26,8 @@ from topics.keyspace.topology import (
     ShardState,
     Topology,
 )
+from topics.named_readers import NamedReader, ReaderRecord
 from topics.progress.record import LastDdl
-from topics.readers.record import NamedReader, ReaderRecord
 
 # A picture is taken after STATES looks, 22 s. The hop is so long before the first of them, and the
 # stop so long after it.
@@ -67,7 +67,7 @@ class Scene:
         )
         return keyspace_view(topology, looks, now_us, (NamedReader(billing),))
 
-    def _shard(self, shard: str, now_us: int) -> ShardLook:
+    def _shard(self, shard: str, now_us: int) -> ShardEnds:
         since_s = (now_us - self._began_us) / SECOND_US
         ago_s = 0.2
         if shard == SOURCE:
@@ -106,7 +106,7 @@ def main() -> None:
         headless_chromium(Path(folder)) as browser,
     ):
         print(photograph(browser, "light", stops=False, sentence="everything older than"))
-        print(photograph(browser, "dark", stops=True, sentence="c0- has held all readers back"))
+        print(photograph(browser, "dark", stops=True, sentence="c0- has written nothing for"))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urljoin
@@ -16,8 +17,8 @@ from playwright.sync_api import Browser
 
 from event_token import UsageError
 from shardstream.local.kafka_cluster import KafkaCluster
-from shardstream.local.ports import free_ports
-from shardstream.status.page_routes import FOLDER
+from shardstream.local.local_server import free_ports
+from shardstream.status.access import FOLDER
 from shardstream.status.refresh import ANSWER_S, REFRESH_S
 from tests.database_servers import DatabaseFixture
 from tests.page.chromium import headless_chromium
@@ -26,11 +27,13 @@ from tests.producers.session.producing import wait_for
 from tests.shardstream.command_line import background, run, streaming, write_settings
 from tests.shardstream.status.answers import get
 from tests.shardstream.status.serving import Served, serving
-from tests.shardstream.status.views import busy_keyspace, two_shards
-from topics.fleet.view import KeyspaceView
+from tests.shardstream.status.views import busy_keyspace, now_us, shard_look, two_shards
+from topics.fleet.view import KeyspaceView, keyspace_view
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_shard
+from topics.keyspace.topology import ShardEntry, Topology
 from topics.names import ShardTopics
+from topics.progress.record import StopReason
 
 TOKEN = "a-token-of-the-tests"
 HALVES = ("-80", "80-")
@@ -59,12 +62,16 @@ def test_the_page_is_accessible_and_safe(browser: Browser, scheme: str) -> None:
     with serving(looked, "commerce", "new", "hostile") as served:
         url = f"http://127.0.0.1:{served.port}/"
         with watching(browser, url, color_scheme=scheme) as watched:
-            watched.wait_for_sentence("commerce", "80- has held all readers back since")
+            watched.wait_for_sentence("commerce", "80- has written nothing for")
             watched.page.get_by_role("button", name="80-c0").first.click()
             more = watched.page.locator("tr.more").first.text_content()
             faults = watched.faults_of_axe()
             new = watched.sentence("new")
             hostile = watched.page.locator('[data-key="hostile"] .readers').text_content()
+            cards = [
+                watched.page.locator(f'[data-key="commerce"] .{name} li').all_text_contents()
+                for name in ("readers", "sinks", "caches")
+            ]
             copies = watched.page.locator('[data-key="commerce"] .copies').text_content()
             images = watched.page.locator("#keyspaces img").count()
             forks = watched.timeline("commerce")["forks"]
@@ -80,10 +87,80 @@ def test_the_page_is_accessible_and_safe(browser: Browser, scheme: str) -> None:
     assert HOSTILE in (hostile or "")
     assert images == 0
     assert section == "ShardSilent"
+    for found, name in zip(cards, ("db-a:3306", "a query", "a cache"), strict=True):
+        assert len(found) == 1
+        assert found[0].startswith(name)
     assert "30 s left" in (copies or "")
     assert "watermark" in (more or "")
     [fork] = forks
     assert (fork["sources"], fork["targets"]) == (["-80"], ["-40", "40-80"])
+
+
+STOPPED = "shardstream skip commerce 80- --lost 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-9 --reason X"
+
+
+def with_stop(keyspace: str) -> KeyspaceView:
+    """A keyspace of two shards, of which an error has ended the producer of 80-."""
+    ended = shard_look()
+    assert ended.progress is not None
+    said = "db-b lacks transactions. " + "A long sentence about it. " * 12
+    reason = StopReason(now_us(), "ServerBehindLog", said, command=STOPPED)
+    looks = {
+        "-80": shard_look(),
+        "80-": replace(ended, progress=replace(ended.progress, stopped=reason)),
+    }
+    return keyspace_view(
+        Topology(keyspace, 3, (ShardEntry("-80"), ShardEntry("80-"))), looks, now_us()
+    )
+
+
+def test_a_stop_on_a_telephone(browser: Browser) -> None:
+    """A short line says what and since when; what to type is whole; the rest is folded below.
+
+    A click on the command selects all of it, and the link leads to the section of its error.
+    """
+    phone = {"width": 390, "height": 844}
+    with serving(with_stop, "commerce") as served:
+        url = f"http://127.0.0.1:{served.port}/"
+        with watching(browser, url, viewport=phone) as watched:
+            watched.wait_for_sentence("commerce", "80- stopped")
+            page, section = watched.page, watched.page.locator('[data-key="commerce"]')
+            sentence = watched.sentence("commerce")
+            lines = page.evaluate(
+                "() => { const at = document.querySelector('.sentence');"
+                " return at.getBoundingClientRect().height"
+                " / parseFloat(getComputedStyle(at).lineHeight); }"
+            )
+            page.locator("code.command").click()
+            selected = page.evaluate("() => getSelection().toString()")
+            command = page.locator("code.command").bounding_box()
+            when = section.locator(".commands .facts").inner_text()
+            folded = section.locator("details .facts").is_visible()
+            page.locator("summary").click()
+            facts = section.locator("details .facts").inner_text()
+            faults = watched.faults_of_axe()
+            overflow = page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
+            places = [
+                section.locator(f"{card} a").first.get_attribute("href")
+                for card in (".causes", ".stops")
+            ]
+            page.goto(urljoin(url, places[0]))
+            heading = page.locator(":target").text_content()
+
+    assert re.fullmatch(r"commerce: 80- stopped \d+ s ago: ServerBehindLog", sentence)
+    # The fonts of telephones are narrower than the widest one, which may be all that is here.
+    assert round(lines) <= 2
+    assert selected.strip() == STOPPED
+    assert when == "If nothing else helps:"
+    assert command is not None
+    assert command["x"] + command["width"] <= phone["width"]
+    assert not folded
+    assert "A long sentence about it." in facts
+    assert "only what is older than" in facts
+    assert overflow <= 0
+    assert faults == []
+    assert places == ["docs/runbook.md#the-server-has-another-history"] * 2
+    assert heading == "The server has another history"
 
 
 def test_eight_shards_need_no_scrolling(browser: Browser) -> None:
@@ -168,7 +245,7 @@ def test_a_live_keyspace(
             whole.process.send_signal(signal.SIGSTOP)
         watched.wait("document.body.dataset.connected === 'no'")
         opened.enter_context(background(tmp_path, "second", *serve))
-        watched.wait_for_sentence(keyspace, "- has held all readers back since")
+        watched.wait_for_sentence(keyspace, "- has written nothing for")
         watched.wait("document.body.dataset.connected === 'yes'")
         stopped = watched.page.locator(".stops").text_content()
         split(config, kafka, keyspace)

@@ -30,7 +30,7 @@ FORK_IS_DRAWN = """(keyspace) => {
 
 
 @dataclass
-class Watched:
+class StatusRelay:
     """A page in a browser."""
 
     page: Page
@@ -76,13 +76,13 @@ class Watched:
 
 
 @contextmanager
-def watching(browser: Browser, url: str, **options: Any) -> Iterator[Watched]:
+def watching(browser: Browser, url: str, **options: Any) -> Iterator[StatusRelay]:
     """Open a page until the block ends."""
-    context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
     try:
         context.set_default_timeout(WAIT_MS)
         page = context.new_page()
-        watched = Watched(page)
+        watched = StatusRelay(page)
         page.on("request", lambda request: watched.requests.append(request.url))
         page.on("pageerror", lambda error: watched.errors.append(str(error)))
         page.on(

@@ -15,7 +15,7 @@ import pymysql
 
 from databases.sql import quoted, rows
 from event_token import Flavor, MysqlGtidSet, ShardstreamError
-from shardstream.local.database_server import NOT_DURABLE, Account
+from shardstream.local.database_server import NOT_DURABLE, LocalAccount
 from tests.database_servers import DatabaseFixture, end
 from tests.peers.accepted import accepted
 from tests.peers.replay import SYSTEM, Replay, Replica, ReplicaError
@@ -67,7 +67,7 @@ class Family:
         server = self.suites.server(
             self._folder / str(self._started),
             server_id=9300 + self._started,
-            account=Account("shardstream", "of this run alone"),
+            account=LocalAccount("shardstream", "of this run alone"),
             # A replica that applies side by side can stop with transactions half applied.
             extra_args=(*NOT_DURABLE, "--loose-replica-parallel-workers=1"),
             die_with_parent=True,

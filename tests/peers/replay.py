@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 
 import pymysql
 
+from databases.catalog import ROW_END, ROW_START
 from databases.sql import quoted, rows
-from databases.system_versioned import ROW_END, ROW_START
 from event_token import Flavor
-from producers.decoder.events.statement_tables import named_tables
-from producers.decoder.events.statements import definition_kind
+from producers.decoder.events.statements import Definition, Statement
 from producers.decoder.tables.server_columns import is_unlogged
 from tests.database_servers import DatabaseFixture
 from tests.peers.rows import Shown, agrees, selected, shown_cell, shown_row
@@ -143,13 +142,14 @@ class Replay:
 
     def _define(self, event: VEvent) -> None:
         statement = (event.statement or "").encode()
-        names = named_tables(statement, event.database, 0)
+        definition = Definition(Statement(statement), event.database)
+        names = definition.names()
         concerned = [
             name
             for name in self.tables
             if not names or any(d == name[0] and t in ("", name[1]) for d, t in names)
         ]
-        kind = definition_kind(statement, 0)
+        kind = definition.kind()
         if not concerned or kind.endswith((" VIEW", " TRIGGER", " FUNCTION", " PROCEDURE")):
             return
         self._move(event.gtid, before=True)

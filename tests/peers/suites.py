@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from event_token import Flavor
-from shardstream.local.database_server import DatabaseServer, MariadbServer, MysqlServer
-from shardstream.local.fetching.binaries import DatabaseBinaries
-from shardstream.local.fetching.cache import cached
-from shardstream.local.fetching.debian_packages import own_loader, unpack_packages
-from shardstream.local.fetching.mysql_binaries import unpacked
+from shardstream.local.database_binaries import DatabaseBinaries, unpacked_mysql
+from shardstream.local.database_server import LocalDatabase, MariadbServer, MysqlServer
+from shardstream.local.fetching import cached, own_loader, unpack_packages
 from tests.database_servers import DatabaseFixture
 from tests.producers.versions.fetched_servers import debian_mariadb
 
@@ -39,7 +37,7 @@ class Suites:
     folder: Path  # what the files name others from
     program: tuple[str, ...]  # what runs a file
     files: tuple[Path, ...]
-    server: type[DatabaseServer]
+    server: type[LocalDatabase]
 
 
 def mysql_suites() -> Suites:
@@ -51,7 +49,7 @@ def mysql_suites() -> Suites:
         """The MySQL of the suites."""
 
         def binaries(self) -> DatabaseBinaries:
-            return unpacked(root)
+            return unpacked_mysql(root)
 
     folder = root / "usr/lib/mysql-test"
     program = (*own_loader(root, root / "usr/lib/mysql/private"), str(folder / "bin/mysqltest"))

@@ -22,6 +22,12 @@ def own_servers(
     servers.end()
 
 
+@pytest.fixture(scope="module")
+def minimal(own_servers: OwnServers) -> DatabaseFixture:
+    """A server that logs no names, as Azure has it."""
+    return own_servers.with_options(Flavor.MYSQL, ("--binlog-row-metadata=MINIMAL",))
+
+
 @pytest.fixture
 def server_of_case(
     case: Case, own_servers: OwnServers, request: pytest.FixtureRequest

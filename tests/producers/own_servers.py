@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from event_token import Flavor
-from shardstream.local.database_server import NOT_DURABLE, Account, DatabaseServer
+from shardstream.local.database_server import NOT_DURABLE, LocalAccount, LocalDatabase
 from tests.database_servers import DatabaseFixture, end
 
 FIRST_SERVER_ID = 9200
@@ -13,10 +13,10 @@ FIRST_SERVER_ID = 9200
 class OwnServers:
     """Servers with options of their own, each started for the first case that asks for it."""
 
-    def __init__(self, folder: Path, kinds: Mapping[Flavor, type[DatabaseServer]]) -> None:
+    def __init__(self, folder: Path, kinds: Mapping[Flavor, type[LocalDatabase]]) -> None:
         self._folder = folder
         self._kinds = kinds
-        self._started: list[DatabaseServer] = []
+        self._started: list[LocalDatabase] = []
         self.running: dict[tuple[Flavor, tuple[str, ...]], DatabaseFixture] = {}
 
     def with_options(self, flavor: Flavor, options: tuple[str, ...]) -> DatabaseFixture:
@@ -26,7 +26,7 @@ class OwnServers:
             server = self._kinds[flavor](
                 self._folder / str(number),
                 server_id=FIRST_SERVER_ID + number,
-                account=Account("shardstream", "of this test alone"),
+                account=LocalAccount("shardstream", "of this test alone"),
                 extra_args=(*NOT_DURABLE, *options),
                 die_with_parent=True,
             )

@@ -4,7 +4,7 @@ import functools
 import re
 
 from event_token import Flavor
-from resharding.server import ReshardServer
+from resharding.servers import ReshardServer
 from tests.database_servers import DatabaseFixture
 from tests.repository import ROOT
 

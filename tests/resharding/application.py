@@ -7,9 +7,11 @@ from typing import Any
 
 import pymysql
 
+from event_token import KeyRange
 from tests.database_servers import DatabaseFixture
 from tests.resharding.switchable import app_session
 from tests.resharding.writers import USERS, WRITERS, Writer
+from topics.keyspace.vindexes import vindex_named
 
 OLD_ORDERS = 1_200
 OLD_VISITORS = 50  # users whose sessions the writers go on with
@@ -19,13 +21,24 @@ RETRY_S = 0.05
 # Locked out on either family, connection lost or refused, shutdown, killed, a lock not had,
 # read-only by now.
 REFUSED = frozenset({0, 1053, 1205, 1213, 1290, 1317, 1836, 1927, 2003, 2006, 2013, 3118, 4151})
+EVERYTHING = KeyRange.parse("-")
 
 
-def write_old_rows(database: DatabaseFixture, schema: str) -> None:
-    """Return the rows that the tables hold before the test begins."""
-    orders = [(i, i % USERS, f"code-{i}", i % 90, "old") for i in range(1, OLD_ORDERS + 1)]
-    sessions = [(user, "s0", 0) for user in range(USERS)]
-    sessions += [(u, f"w{n}", OLD_HITS) for u in range(OLD_VISITORS) for n in range(WRITERS)]
+def write_old_rows(
+    database: DatabaseFixture, schema: str, *, within: KeyRange = EVERYTHING
+) -> None:
+    """Write the rows that the tables hold before the test begins, those of a key range."""
+    hashed = vindex_named("hash")
+    users = [user for user in range(USERS) if within.contains(hashed.keyspace_id(user))]
+    here = set(users)
+    orders = [
+        (i, i % USERS, f"code-{i}", i % 90, "old")
+        for i in range(1, OLD_ORDERS + 1)
+        if i % USERS in here
+    ]
+    sessions = [(user, "s0", 0) for user in users]
+    visitors = [user for user in users if user < OLD_VISITORS]
+    sessions += [(u, f"w{n}", OLD_HITS) for u in visitors for n in range(WRITERS)]
     with database.connect(database=schema) as connection, connection.cursor() as cursor:
         cursor.executemany("INSERT INTO orders VALUES (%s, %s, %s, %s, %s)", orders)
         cursor.executemany("INSERT INTO sessions VALUES (%s, %s, %s)", sessions)

@@ -16,6 +16,7 @@ from tests.producers.session.producing import (
     WrittenLog,
     read_log,
     settings_of,
+    wait_caught_up,
     wait_for,
 )
 from tests.resharding.accounts import RESHARDER, RESHARDER_PASSWORD, resharder_of
@@ -29,7 +30,7 @@ from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.copy_topic import CopyState, read_copies
 from topics.records.vevent import VEvent
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 from topics.stream.subscriber import StreamSubscriber
 
 VINDEXES = ("orders", "sessions")
@@ -48,11 +49,15 @@ class Flow:
         servers: Mapping[str, DatabaseFixture],
         first: tuple[str, ...],
         tables: tuple[str, ...] = VINDEXES,
+        metadata: str = "logged",
     ) -> None:
-        """`first`: the shards that serve at first. `tables`: sharded by `user_id`."""
+        """`first`: the shards that serve at first. `tables`: sharded by `user_id`.
+
+        `metadata`: where producers have names of columns from.
+        """
         self.folder, self.keyspace, self.schema = folder, keyspace, schema
         self.servers = dict(servers)
-        self._tables, self._kafka = tables, kafka
+        self._tables, self._kafka, self._metadata = tables, kafka, metadata
         self.client = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
         self.logs = {s: settings_of(d, kafka, keyspace, shard=s) for s, d in servers.items()}
         self._running: dict[tuple[str, ...], Background] = {}
@@ -97,7 +102,7 @@ class Flow:
         lines += [f"[keyspaces.{keyspace}.reshard]", f'user = "{RESHARDER}"']
         lines += ['password_file = "password_resharder"']
         lines += [f'application_accounts = ["{APP}@%"]']
-        accept = "[producer]\naccept_unlogged_cascades = true\n"
+        accept = f'[producer]\naccept_unlogged_cascades = true\nmetadata = "{self._metadata}"\n'
         text = path.read_text().replace("[producer]\n", accept)
         path.write_text(text + "\n".join(lines) + "\n")
         self.config = str(path)
@@ -137,7 +142,7 @@ class Flow:
         """Wait until a command has ended by itself; return its exit status."""
         process = self._running.pop(arguments).process
         wait_for(f"{arguments} ends", lambda: process.poll() is not None)
-        return int(process.returncode)
+        return process.wait()
 
     def produce(self, *shards: str) -> None:
         """Start producers and wait until they stream."""
@@ -276,3 +281,15 @@ def reading(config: ClientConfig, keyspace: str) -> Iterator[Reader]:
         yield reader
     finally:
         reader.end()
+
+
+def wait_read(keyspace: Flow, reader: Reader) -> None:
+    """Wait until the reader has everything that the serving shards have executed."""
+    wanted = {}
+    for shard in keyspace.serving():
+        wait_caught_up(keyspace.logs[shard])
+        wanted[shard] = keyspace.last_seq(shard)
+    reader.wait_for(
+        f"the reader has {wanted}",
+        lambda: wanted.items() <= {e.shard: e.seq for e in list(reader.events)}.items(),
+    )

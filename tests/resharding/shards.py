@@ -1,24 +1,19 @@
 """Shards on real servers, appliers, and comparisons, for all tests of resharding."""
 
 import json
-import os
 import secrets
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import Any
 
-import pytest
-
 from databases.internal_tables import create_internal_tables
-from resharding.apply.applier import ApplierSettings, run_applier
-from resharding.apply.applier_status import ApplierStatus
-from resharding.bookkeeping import read_checkpoints, write_plan
-from resharding.plan.reshard_plan import ReshardPlan
-from resharding.server import open_session
+from resharding.apply.applier import ApplierSettings, ApplierStatus, run_applier
+from resharding.bookkeeping import ReshardPlan, read_checkpoints, write_plan
+from resharding.servers import open_session
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import (
@@ -31,6 +26,7 @@ from tests.producers.session.producing import (
     wait_caught_up,
     wait_for,
 )
+from tests.program_starter import start_program
 from tests.resharding.accounts import resharder_of
 from tests.resharding.writers import make_tables, vindexes_of
 from topics.kafka.client import ClientConfig
@@ -38,17 +34,16 @@ from topics.kafka.partition_reader import read_tail
 from topics.keyspace.topology import TableVindex
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 from topics.start.positions import resolve_start_of
 from topics.start.start_forms import StartWord
 
 NUMBERS = frozenset(
     ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit")
 )
-# A test of both directions; it gets the shards that serve and those that take over.
-SPLIT_AND_MERGE = pytest.mark.parametrize(
-    ("source_shards", "target_shards"), [(("-",), ("-80", "80-")), (("-80", "80-"), ("-",))]
-)
+# One target is a merge and a split in one: it has all of one source and a part of the other.
+TWO_SOURCES = ("-80", "80-")
+ONE_TARGET = "40-"
 
 
 @dataclass
@@ -191,14 +186,13 @@ class ApplierProcess:
             "shard": [target.shard, target.flavor.value],
             "kafka": dict(settings.kafka),
         }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.resharding.apply.apply_one", str(os.getpid())],
-            stdin=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(told) + "\n")
-        self._process.stdin.flush()
+        with TemporaryFile() as given:
+            given.write(json.dumps(told).encode())
+            given.seek(0)
+            shown = sys.__stderr__
+            assert shown is not None
+            module = "tests.resharding.apply.apply_one"
+            self._process = start_program(module, (), shown, shown, given)
 
     @property
     def runs(self) -> bool:

@@ -12,10 +12,9 @@ import pymysql
 from databases.internal_tables import create_internal_tables
 from event_token import StreamPosition
 from resharding.apply.applier import ApplierSettings
-from resharding.bookkeeping import write_roles
-from resharding.plan.reshard_plan import ReshardPlan
-from resharding.server import open_session
-from resharding.switch.settings import SwitchSettings
+from resharding.bookkeeping import ReshardPlan, write_roles
+from resharding.servers import open_session
+from resharding.switch.shard_writes import SwitchSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import RunningProducer, producing, settings_of, wait_for
@@ -37,7 +36,7 @@ from topics.keyspace.topology import (
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.record import Progress
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 
 SOURCE = "-"
 # Two that fire in another order than that of their names, and that the application owns.

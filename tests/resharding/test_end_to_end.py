@@ -7,15 +7,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from event_token import ShardName
 from resharding.switch.decision import Action
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.change_log.check import check_changelog
-from spark_consumers.change_log.replay import replay_changelog
+from sinks.lake.change_log.reading import check_changelog, replay_changelog
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import statements
-from tests.producers.session.producing import wait_caught_up, wait_for
+from tests.producers.session.producing import wait_for
 from tests.resharding.application import write_old_rows
-from tests.resharding.flow import Flow, Reader, flow, reading
+from tests.resharding.flow import Flow, Reader, flow, reading, wait_read
 from tests.resharding.operating import (
     Application,
     complete,
@@ -62,18 +64,7 @@ class ChangeLog:
         self._running.wait_for(f"{rows} rows", has_rows)
 
 
-def wait_read(keyspace: Flow, reader: Reader) -> None:
-    """Wait until the reader has everything that the serving shards have executed."""
-    wanted = {}
-    for shard in keyspace.serving():
-        wait_caught_up(keyspace.logs[shard])
-        wanted[shard] = keyspace.last_seq(shard)
-    reader.wait_for(
-        f"the reader has {wanted}",
-        lambda: wanted.items() <= {e.shard: e.seq for e in list(reader.events)}.items(),
-    )
-
-
+@pytest.mark.long
 def test_split_and_merge_under_load_with_kills(
     clean_servers: list[DatabaseFixture],
     kafka: KafkaCluster,
@@ -116,64 +107,74 @@ def test_split_and_merge_under_load_with_kills(
         check_change_log(changelog.path, len(reader.events), held, schema)
 
 
-def test_into_two_and_into_three_on_mariadb(
+@pytest.mark.long
+def test_two_become_three_on_mariadb(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str, tmp_path: Path
 ) -> None:
-    """A split is cancelled after END and repeated, then both halves become thirds.
+    """A reshard of two shards is cancelled after END and repeated, with other cuts.
 
     A subscriber receives every change once and in order; replaying them gives the servers' rows.
     """
-    first, halves, thirds = ("-80", "80-"), ("-80.2", "80-.2"), ("-55", "55-aa", "aa-")
-    shards = ("-", *halves, *thirds)
+    halves, first, thirds = ("-80", "80-"), ("-40", "40-"), ("-55", "55-aa", "aa-")
+    shards = (*halves, *thirds)
     servers = dict(zip(shards, start_mariadb.together(len(shards)), strict=True))
-    servers |= {name: servers[again] for name, again in zip(first, halves, strict=True)}
+    servers |= {name: servers[again] for name, again in zip(first, thirds, strict=False)}
     schema = fresh_schema()
-    make_tables(servers["-"], schema)
-    write_old_rows(servers["-"], schema)
-    world = {"schema": schema, "servers": servers, "first": ("-",)}
+    for half in halves:
+        make_tables(servers[half], schema)
+        write_old_rows(servers[half], schema, within=ShardName.parse(half).key_range)
+    world = {"schema": schema, "servers": servers, "first": halves}
     with flow(tmp_path, kafka, keyspace, **world) as played:
-        played.produce("-")
+        played.produce(*halves)
         # Times are whole seconds here: moves between shards would have no order.
         application = Application(played, has_moves=False)
         with reading(played.client, keyspace) as reader:
             with at_work(application.writers):
-                cancel_behind_end(played, application, first)
-                follow(played, "halves", ("-",), halves)
-                find_difference(played, "halves", halves[0])
-                switch_over(played, application, "halves", halves)
-                complete(played, "halves", ("-",), halves)
+                cancel_behind_end(played, application, halves, first, thirds)
                 follow(played, "thirds", halves, thirds)
                 switch_over(played, application, "thirds", thirds)
             wait_read(played, reader)
 
         held = rows_of({shard: servers[shard] for shard in thirds}, schema)
-        logs = {shard: played.log(shard) for shard in ("-", *halves, *thirds)}
+        logs = {shard: played.log(shard) for shard in shards}
         check_order(reader.events, logs)
         assert replayed(reader.events) == held
         sources = [event for shard in halves for event in served_part(logs[shard])]
         assert all(check_origins(sources, logs[shard]) > 100 for shard in thirds)
 
 
-def cancel_behind_end(keyspace: Flow, application: Application, targets: tuple[str, ...]) -> None:
-    """`cancel` right before BEGIN: the source continues to serve; the switch changes nothing."""
-    follow(keyspace, "first", ("-",), targets)
+def cancel_behind_end(
+    keyspace: Flow,
+    application: Application,
+    sources: tuple[str, ...],
+    targets: tuple[str, ...],
+    later: tuple[str, ...],
+) -> None:
+    """`cancel` right before BEGIN: the sources continue to serve; the switch changes nothing.
+
+    Before it a row of a target is changed by hand: these logs are not looked at for origins.
+
+    `later`: targets of the next reshard, which takes their servers.
+    """
+    follow(keyspace, "first", sources, targets)
+    find_difference(keyspace, "first", targets)
     frozen = frozen_switch(keyspace, "first", "--force")
     said = keyspace.reshard("status").stdout
-    assert "source -: writes were stopped, END at" in said
+    assert all(f"source {source}: writes were stopped, END at" in said for source in sources)
     assert said.count("its applier runs") == len(targets)
     assert f"shardstream reshard cancel {keyspace.keyspace} first goes back" in said
     done = keyspace.run("reshard", "cancel", keyspace.keyspace, "first")
     assert done.returncode == 0, done.stderr
-    application.wait_writes("-")
-    wakes_for_nothing(keyspace, frozen, ("-", *targets))
-    application.wait_writes("-")
-    assert keyspace.serving() == ["-"]
+    application.wait_writes(*sources)
+    wakes_for_nothing(keyspace, frozen, (*sources, *targets))
+    application.wait_writes(*sources)
+    assert keyspace.serving() == list(sources)
     for target in targets:
         keyspace.kill("reshard", "run", keyspace.keyspace, "first", target)
         # Its log was taken from it.
         assert keyspace.wait_end("produce", keyspace.keyspace, target) == FENCED_STATUS
     assert "next: stop the producers and appliers of" in keyspace.reshard("status").stdout
-    said = keyspace.refused("create", *create_arguments("halves", ["-"], ["-80.2", "80-.2"]))
+    said = keyspace.refused("create", *create_arguments("thirds", sources, later))
     assert said.count("target of reshard first, which is CANCELLED") == len(targets)
     assert f"DROP DATABASE IF EXISTS `{keyspace.schema}`; DROP DATABASE IF EXISTS" in said
     for target in targets:
@@ -184,9 +185,10 @@ def cancel_behind_end(keyspace: Flow, application: Application, targets: tuple[s
         )
 
 
-def find_difference(keyspace: Flow, reshard_id: str, target: str) -> None:
+def find_difference(keyspace: Flow, reshard_id: str, targets: tuple[str, ...]) -> None:
     """`verify` names a row that differs, and `switch` refuses until it is fixed."""
-    user = next(user for user in range(USERS) if shard_of(user, ["-80.2", "80-.2"]) == target)
+    target = targets[0]
+    user = next(user for user in range(USERS) if shard_of(user, targets) == target)
     change = f"UPDATE {keyspace.schema}.sessions SET hits = %d WHERE user_id = {user}"
     change += " AND name = 's0'"
     statements(keyspace.servers[target], change % 77)
@@ -273,19 +275,21 @@ def split_with_kills(
 
 
 def merge_with_kills(keyspace: Flow, application: Application, reader: Reader) -> None:
-    """`-80` and `80-` become `-.2`; `switch` dies between any two steps, and one wakes late."""
+    """`-80` and `80-` become `-.2`; `switch` dies again and again, and one wakes late."""
     sources, targets = ("-80", "80-"), ("-.2",)
     follow(keyspace, "merge", sources, targets)
     verify(keyspace, "merge", targets)
-    steps = killed_switch(keyspace, "merge", until=Action.DECIDE)
-    assert steps == ["stop writes (-80)", "stop writes (80-)", "write END (-80)", "write END (80-)"]
+    steps = killed_switch(keyspace, "merge", Action.WRITE_END.value)
+    assert list(dict.fromkeys(steps)) == ["stop writes (-80)", "stop writes (80-)"]
+    killed_switch(keyspace, "merge", "2")  # between the two ENDs
     reader.restart()
     frozen = frozen_switch(keyspace, "merge")
-    steps = killed_switch(keyspace, "merge", until=None)
+    steps = killed_switch(keyspace, "merge", Action.WRITE_BEGIN.value)
+    steps += killed_switch(keyspace, "merge", Action.OPEN_WRITES.value)
     # Writes are stopped since long; a session that is just about to connect is no writer.
     steps = [step for step in steps if not step.startswith(Action.STOP_WRITES.value)]
-    written = ["decide", "write BEGIN (-.2)", "change the topology", "open writes (-.2)"]
-    assert steps == written
+    assert steps == ["decide", "write BEGIN (-.2)", "change the topology"]
+    keyspace.reshard("switch", "merge")
     application.wait_writes(*targets)
 
     wakes_for_nothing(keyspace, frozen, (*sources, *targets))

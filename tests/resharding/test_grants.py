@@ -5,9 +5,8 @@ from pathlib import Path
 from databases.connection import open_connection
 from databases.grants import read_account
 from event_token import Flavor
-from producers.session.heartbeat_rows import PRIVILEGES
-from resharding.grants import NEEDED_TO_SWITCH
-from resharding.server import open_session
+from producers.session.heads import PRIVILEGES
+from resharding.servers import NEEDED_TO_SWITCH, open_session
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import server_of
 from tests.repository import ROOT, python_files
@@ -31,7 +30,10 @@ def test_documented_grants_are_those_that_are_needed(database: DatabaseFixture) 
 
 
 # Where root is an operator or a server's owner, not the product.
-ROOT_IS_NO_PRODUCT = {"tests/database_servers.py", "tests/shardstream/demo/test_demo_writes.py"}
+ROOT_IS_NO_PRODUCT = {
+    "tests/database_servers.py",
+    "tests/shardstream/demo/test_demo_writes.py",
+}
 
 
 def test_no_test_runs_the_product_as_root() -> None:

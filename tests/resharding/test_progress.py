@@ -1,36 +1,39 @@
 """What `reshard status` sees, and the command that it names next."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
 from event_token.errors import Halt
+from resharding.apply.applier import ApplierSettings
 from resharding.progress import (
     LAG_CHANGES_MAX,
     AppliedSource,
     SourceLog,
-    SourceState,
-    TargetState,
+    SourceProgress,
+    TargetProgress,
     next_command,
     source_log,
     source_state,
     target_state,
 )
-from resharding.switch.decision import Action, Step
+from resharding.switch.decision import Action, SwitchStep
 from resharding.switch.executor import run_cancel, run_switch
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
 from tests.resharding.accounts import resharder_of
+from tests.resharding.shards import applying
 from tests.resharding.switchable import APP, SOURCE, TARGETS, Switchable, split
 from topics.keyspace.topology import BeginDecision, ReshardEntry, ReshardState, read_topology
 from topics.progress.record import Mark, MarkKind
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 
 ENTRY = ReshardEntry("r1", ("-",), ("-80",), ReshardState.RUNNING.value)
 LOG = SourceLog(last_seq=9, ended_at_us=None, copying=0)
-OPEN, STOPPED = SourceState(LOG, locked=False), SourceState(LOG, locked=True)
-TARGET = TargetState(
+OPEN, STOPPED = SourceProgress(LOG, locked=False), SourceProgress(LOG, locked=True)
+TARGET = TargetProgress(
     applier_runs=True,
     applied={"-": AppliedSource(9, 1)},
     verified_at_us=1,
@@ -38,7 +41,7 @@ TARGET = TargetState(
     locked=True,
 )
 SERVES = replace(TARGET, locked=False)
-BUSY = SourceState(replace(LOG, last_seq=LOG.last_seq + LAG_CHANGES_MAX), locked=False)
+BUSY = SourceProgress(replace(LOG, last_seq=LOG.last_seq + LAG_CHANGES_MAX), locked=False)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,7 @@ BUSY = SourceState(replace(LOG, last_seq=LOG.last_seq + LAG_CHANGES_MAX), locked
     [
         ("RUNNING", OPEN, replace(TARGET, applier_runs=False), "reshard run commerce r1 -80"),
         ("RUNNING", STOPPED, replace(TARGET, applier_runs=False), "reshard run commerce r1 -80"),
-        ("RUNNING", SourceState(replace(LOG, copying=1), locked=False), TARGET, "wait for the"),
+        ("RUNNING", SourceProgress(replace(LOG, copying=1), locked=False), TARGET, "wait for the"),
         ("RUNNING", OPEN, replace(TARGET, differing=None), "reshard verify commerce r1"),
         ("RUNNING", OPEN, replace(TARGET, differing=2), "reshard verify commerce r1"),
         ("RUNNING", OPEN, replace(TARGET, verify_is_old=True), "old: shardstream reshard verify"),
@@ -63,7 +66,7 @@ BUSY = SourceState(replace(LOG, last_seq=LOG.last_seq + LAG_CHANGES_MAX), locked
     ],
 )
 def test_each_state_names_its_next_command(
-    state: str, source: SourceState, target: TargetState, wanted: str
+    state: str, source: SourceProgress, target: TargetProgress, wanted: str
 ) -> None:
     """C8: whatever a reshard waits for, the operator is told what to run."""
     entry = replace(ENTRY, state=state)
@@ -121,13 +124,13 @@ def test_the_first_marks_of_targets_leave_one_way(kind: MarkKind, wanted: str) -
     assert "--lost-target" not in said
 
 
-def die_before_the_decision(step: Step) -> None:
+def die_before_the_decision(step: SwitchStep) -> None:
     """Stand in for a kill after END."""
     if step.action is Action.DECIDE:
         raise Halt("killed")
 
 
-def look(world: Switchable) -> tuple[SourceState, dict[str, TargetState]]:
+def look(world: Switchable) -> tuple[SourceProgress, dict[str, TargetProgress]]:
     """The source and the targets as their servers and logs say."""
     kafka = world.settings.kafka
     topology = read_topology(kafka, world.settings.keyspace)
@@ -146,13 +149,16 @@ def test_servers_and_logs_say_how_far_a_reshard_is(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """C8: appliers that run, what they have applied, and since when writes are stopped."""
-    with split(servers, kafka, keyspace, appliers=False) as world:
+    with split(servers, kafka, keyspace, appliers=False) as world, ExitStack() as stack:
         source, targets = look(world)
         assert (source.log.ended_at_us, source.locked) == (None, False)
         assert not any(target.applier_runs for target in targets.values())
         assert {target.verified_at_us for target in targets.values()} == {None}
 
-    with split(servers, kafka, f"{keyspace}b") as world:
+        for shard in TARGETS:
+            server = world.settings.server_of(shard)
+            applier = ApplierSettings(world.plan, server, world.settings.kafka)
+            stack.enter_context(applying(applier))
         world.wait_applied()
         world.verified(0, age_s=25 * 3600)
         assert all(target.verify_is_old for target in look(world)[1].values())

@@ -16,7 +16,8 @@ from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import vindex_named
 
 WRITERS = 4
-WRITE_PAUSE_S = 0.02  # leaves the machine to the others
+# Leaves the machine to the others: all that is written meanwhile is to be applied, too.
+WRITE_PAUSE_S = 0.1
 USERS = 500
 TABLES = (
     """CREATE TABLE orders (id BIGINT NOT NULL, user_id BIGINT NOT NULL, code VARCHAR(40) NULL,

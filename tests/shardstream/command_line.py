@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
-from shardstream.local.processes import with_parent_guard
+from tests.producers.session.producing import COMMIT_MS, HEARTBEAT_MS
+from tests.program_starter import start_program
 
 # Commands that end by themselves take seconds; this is for a busy machine.
 COMMAND_S_MAX = 300
@@ -24,9 +26,17 @@ def command(*arguments: str) -> list[str]:
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end."""
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, check=False, timeout=COMMAND_S_MAX
-    )
+    with TemporaryFile() as out, TemporaryFile() as err:
+        process = start_program("shardstream", arguments, out, err)
+        try:
+            status = process.wait(COMMAND_S_MAX)
+        finally:
+            process.kill()
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode())
+        return subprocess.CompletedProcess(command(*arguments), status, *texts)
 
 
 def tail_to_end(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -48,9 +58,7 @@ class Background:
         self.output_path = folder / f"{name}.out"
         self.error_path = folder / f"{name}.err"
         with self.output_path.open("wb") as out, self.error_path.open("wb") as err:
-            self.process = subprocess.Popen(
-                with_parent_guard(command(*arguments)), stdout=out, stderr=err
-            )
+            self.process = start_program("shardstream", arguments, out, err)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -95,7 +103,9 @@ def write_settings(
     targets: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a settings file for shards, and targets of reshards, on given database fixtures."""
-    lines = ["[producer]", "accept_loss_at_server_crash = true"]  # no test server waits for a disk
+    # No test server waits for a disk.
+    lines = ["[producer]", "accept_loss_at_server_crash = true"]
+    lines += [f"commit_ms = {COMMIT_MS}", f"heartbeat_ms = {HEARTBEAT_MS}"]
     lines += ["[kafka]", f'bootstrap_servers = "{bootstrap_servers}"']
     for kind, databases in (("shards", shards), ("targets", targets or {})):
         for shard, database in databases.items():
@@ -114,6 +124,24 @@ def write_settings(
     return path
 
 
+def write_cache(folder: Path, keyspace: str, cache: str, address: str, table: str) -> Path:
+    """Add a cache to the settings in a folder, and the KeyMap of a table; return the settings."""
+    path, module = folder / "shardstream.toml", f"maps_{cache.replace('-', '_')}"
+    section = [f"[caches.{cache}]", f'keyspace = "{keyspace}"', "buckets = 64"]
+    section += [f'store = "redis://{address}"', f'keys = "{module}:KEYS"']
+    path.write_text(path.read_text() + "\n".join(section) + "\n")
+    (folder / f"{module}.py").write_text(
+        "from shardstream import KeyMap\nKEYS = KeyMap()\n"
+        f"KEYS.of('{table}')(lambda row: [f\"t:{{row['id']}}\"])\n"
+    )
+    return path
+
+
 def streaming(producer: Background) -> bool:
     """Whether a producer has begun to stream."""
     return any(line["state"] in {"streaming", "idle"} for line in producer.lines)
+
+
+def publishing(invalidator: Background) -> bool:
+    """Whether an invalidator has stored a position."""
+    return any(line["position_age_s"] is not None for line in invalidator.lines)

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from caching.invalidating.in_process import ProcessStore
+from caching.reading.reader import FreshRows
 from event_token import UsageError
 from shardstream import Cache
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.caching.client.model import ModelRows
 from tests.producers.session.producing import wait_for
 from tests.topics.shard_writer import ShardWriter, serving
 from topics.kafka.client import ClientConfig
@@ -24,9 +24,9 @@ class Rows:
     def __init__(self, writer: ShardWriter) -> None:
         self._writer = writer
 
-    def execute(self, *_: Any, **__: Any) -> ModelRows:
+    def execute(self, *_: Any, **__: Any) -> FreshRows:
         written = self._writer.written
-        return ModelRows([len(written)], written[-1].token)
+        return FreshRows([len(written)], written[-1].token, None, "replica")
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from spark_consumers.sink_query.spark_errors import SPARK_ERRORS
+from spark_consumers.spark_errors import SPARK_ERRORS
 
 # A Python worker may miss Spark's limit of 10 s, which no setting changes.
 STARTS_MAX = 20

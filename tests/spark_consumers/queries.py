@@ -9,7 +9,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
+from spark_consumers.change_log import ChangeLogProgress, run_changelog
+from spark_consumers.sink_query import planned_batch
 from tests.spark_consumers.patience import patiently
 from tests.spark_consumers.shop import Shop
 from tests.topics.shard_writer import CELL_US, ShardWriter
@@ -52,6 +53,25 @@ def run_available(
 
     patiently(run)
     return [batches[batch_id] for batch_id in sorted(batches)]
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """Leave what a death between the target's commit and Spark's leaves on the disk."""
+    commits = checkpoint / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+    for name in (f"{last}", f".{last}.crc"):
+        (commits / name).unlink()
+
+
+def rows_of_batches(checkpoint: Path) -> list[int]:
+    """The number of records in each batch that a checkpoint has."""
+    numbers = sorted(int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*"))
+    batches = [planned_batch(str(checkpoint), number, {}) for number in numbers]
+    return [
+        sum(at.seq for at in batch.end.shards.values())
+        - sum(at.seq for at in batch.begin.shards.values())
+        for batch in batches
+    ]
 
 
 def wait_until(is_so: Callable[[], bool], problem: Callable[[], object] = lambda: "") -> None:

@@ -57,20 +57,19 @@ class Keyspace:
         self.writers["-c0"].commit((4 * SECOND_US, 7))
         self.genuine |= {"-80": (1, 11), "80-c0": (6, 12), "-c0": (4, 11)}
 
-    def switch_topology(self) -> None:
-        """Write the topology that both switches leave."""
+    def switch_topology(self, *switched: Reshard) -> None:
+        """Write the topology that the switches leave."""
         reshards = tuple(
             ReshardEntry(r.reshard_id, r.sources, r.targets, "COMPLETED", START_US + r.hop_us)
-            for r in (SPLIT, MERGE)
+            for r in switched
         )
-        serving = ("-c0", "c0-")
+        sources = {shard for r in switched for shard in r.sources}
         shards = tuple(
-            ShardEntry(s, ShardState.SERVING if s in serving else ShardState.RETIRED)
+            ShardEntry(s, ShardState.RETIRED if s in sources else ShardState.SERVING)
             for s in self.writers
         )
-        update_topology(
-            self.config, self.name, lambda _: Topology(self.name, 2, shards, reshards=reshards)
-        )
+        topology = Topology(self.name, len(switched), shards, reshards=reshards)
+        update_topology(self.config, self.name, lambda _: topology)
 
 
 def resharded(config: ClientConfig, name: str) -> Keyspace:

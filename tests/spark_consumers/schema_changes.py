@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 
-from spark_consumers.applying.on_type_change import OnTypeChange
-from tests.spark_consumers.applying.batches import change, statement
+from sinks.rule.policy import OnTypeChange
+from tests.sinks.rule.batches import change, statement
 from topics.records.table_shape import Column, TableShape, ValueKind
 from topics.records.vevent import InvalidDate, Row, VEvent
 
@@ -32,7 +32,7 @@ class SchemaChange:
     rows: Mapping[int, tuple[object, ...]] | None = None
     error: str | None = None
     absent: tuple[str, ...] = ()
-    on_type_change: OnTypeChange = OnTypeChange.HALT
+    on_type_change: OnTypeChange = OnTypeChange.STOP
     drop_columns: bool = False
 
 

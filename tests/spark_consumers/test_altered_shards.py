@@ -11,17 +11,18 @@ import pytest
 from deltalake import DeltaTable
 
 from event_token import ShardPosition, StreamPosition
-from spark_consumers.applying.task_changes import Following
-from spark_consumers.table_topics.envelope.options import EnvelopeOptions
-from spark_consumers.table_topics.envelope.table_encoder import TableEncoder
-from spark_consumers.table_topics.moves import Place, RecentHomes
-from spark_consumers.table_topics.task_rows import TableMessages
+from sinks.rule.policy import RowPolicy
+from sinks.rule.task_changes import FollowedTables
+from sinks.table_topics.envelope.table_encoder import TableEncoder
+from sinks.table_topics.moves import RecentHomes, RecordPlace
+from sinks.table_topics.options import EnvelopeOptions
+from sinks.table_topics.task_rows import TableMessages
 from tests.database_servers import DatabaseFixture
 from tests.postgres_servers import PostgresFixture
+from tests.sinks.database.followed import Followed, batch
+from tests.sinks.lake.state.batch_queries import Query
+from tests.sinks.rule.batches import Source, no_copies, routed
 from tests.spark_consumers.altered_shards import COLUMNS, AlteredShards
-from tests.spark_consumers.applying.batches import Source, no_copies, routed
-from tests.spark_consumers.current_state.query.batch_queries import Query
-from tests.spark_consumers.second_database.followed import Followed, batch
 from topics.records.vevent import VEvent
 
 PARTITIONS = 2
@@ -29,10 +30,11 @@ PARTITIONS = 2
 TOGETHER = (True, False)
 
 
-@pytest.fixture
-def altered(database: DatabaseFixture) -> AlteredShards:
+@pytest.fixture(scope="module", params=["mysql_a", "mariadb_a"])
+def altered(real_servers: None, request: pytest.FixtureRequest) -> AlteredShards:
     """The log of both shards, on servers of each family in turn."""
-    return AlteredShards(database)
+    server: DatabaseFixture = request.getfixturevalue(request.param)
+    return AlteredShards(server)
 
 
 def batches_of(altered: AlteredShards, *, together: bool) -> Iterator[Sequence[VEvent]]:
@@ -44,14 +46,13 @@ def batches_of(altered: AlteredShards, *, together: bool) -> Iterator[Sequence[V
 
 
 @pytest.mark.parametrize(
-    ("together", "vectors", "drop_columns"),
-    [(True, True, False), (False, True, True), (False, False, False)],
+    ("together", "drop_columns"), [(True, False), (False, True), (False, False)]
 )
 def test_current_state(
-    altered: AlteredShards, tmp_path: Path, *, together: bool, vectors: bool, drop_columns: bool
+    altered: AlteredShards, tmp_path: Path, *, together: bool, drop_columns: bool
 ) -> None:
     """New, wider, renamed and dropped columns of the one shard beside the old ones of the other."""
-    query = Query(tmp_path, Source(), vectors=vectors, drop_columns=drop_columns)
+    query = Query(tmp_path, Source(), drop_columns=drop_columns)
     both = {shard: ShardPosition(0, 0, None) for shard in ("-80", "80-")}
     query.position = StreamPosition(0, 0, both)
 
@@ -77,7 +78,9 @@ def test_second_database(
 
     for number, events in enumerate(batches_of(altered, together=together)):
         known = followed.database.known()
-        following = Following(known=known, drop_columns=drop_columns, on_unlogged=no_copies)
+        following = FollowedTables(
+            known, RowPolicy(drop_columns=drop_columns), on_unlogged=no_copies
+        )
         changes = source.changes(events, following, partitions=PARTITIONS)
         assert followed.database.apply_arrow(batch(number), changes)
 
@@ -115,13 +118,13 @@ def test_table_topics(altered: AlteredShards, *, together: bool) -> None:
 def messages_of(source: Source) -> TableMessages:
     """The encoders of a task."""
 
-    def fetch(place: Place) -> bytes:
+    def fetch(place: RecordPlace) -> bytes:
         raise AssertionError(place)
 
     return TableMessages(
         source.schema_ids.text_of,
         {},
-        open_encoder=lambda shape: TableEncoder(shape, EnvelopeOptions("p", "ks")),
+        open_encoder=lambda shape: TableEncoder(shape, EnvelopeOptions("ks", "p")),
         ensure_topic=lambda _: None,
         fetch=fetch,
     )

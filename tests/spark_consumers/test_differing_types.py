@@ -11,16 +11,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from spark_consumers.applying.on_type_change import OnTypeChange
-from spark_consumers.applying.task_changes import Following
-from spark_consumers.current_state.query.task import TaskTables
-from spark_consumers.errors import ShapeConflict
+from sinks.rule.policy import OnTypeChange, RowPolicy
+from sinks.rule.task_changes import FollowedTables
 from tests.database_servers import DatabaseFixture
 from tests.postgres_servers import PostgresFixture
-from tests.spark_consumers.applying.batches import ORDERS, Source, change
-from tests.spark_consumers.current_state.query.batch_queries import PARTITIONS, Query
-from tests.spark_consumers.second_database.followed import Followed, batch
-from tests.spark_consumers.second_database.mysql_targets import MysqlTargets
+from tests.sinks.database.followed import Followed, batch
+from tests.sinks.database.mysql_targets import MysqlTargets
+from tests.sinks.lake.state.batch_queries import PARTITIONS, Query
+from tests.sinks.rule.batches import ORDERS, Source, change
+from topics.errors import ShapeConflict
 from topics.records.table_shape import Column, TableShape, ValueKind
 from topics.records.vevent import Row, VEvent
 
@@ -82,8 +81,7 @@ def state_at(folder: Path) -> Target:
         source: Source, batches: Sequence[Sequence[VEvent]], choice: OnTypeChange, columns: str
     ) -> Rows:
         query = Query(folder, source)
-        query.target = replace(query.target, on_type_change=choice)
-        query.tasks = [TaskTables(query.target) for _ in range(PARTITIONS)]
+        query.choose(on_type_change=choice)
         for events in batches:
             query.run_until_done(source.rows(events))
         rows = pa.table(DeltaTable(str(folder / "shop" / "orders")).scan()).to_pylist()
@@ -101,7 +99,8 @@ def database_on(server: PostgresFixture | MysqlTargets) -> Target:
         followed = Followed(server, on_type_change=choice)
         followed.database.prepare()
         for number, events in enumerate(batches):
-            following = Following(known=followed.database.known(), on_type_change=choice)
+            policy = RowPolicy(on_type_change=choice)
+            following = FollowedTables(followed.database.known(), policy)
             changes = source.changes(events, following, partitions=PARTITIONS)
             assert followed.database.apply_arrow(batch(number), changes)
         return {
@@ -134,7 +133,7 @@ def test_a_text_takes_what_the_other_shard_declares_longer(target: Target, case:
     column, value = TEXTS[case]
     batches = altered_later((column, value), (SHORT, "short"))
 
-    found = target(Source(), batches, OnTypeChange.HALT, "v")
+    found = target(Source(), batches, OnTypeChange.STOP, "v")
 
     texts = dict.fromkeys((1, 2, 3, 5), (value,)) | dict.fromkeys((4, 6, 7), ("short",))
     assert found == texts
@@ -164,7 +163,7 @@ def test_a_type_that_holds_not_all_values_is_named(tmp_path: Path, case: str) ->
     old, a, new, b = OTHERS[case]
 
     with pytest.raises(ShapeConflict, match=r"shop.orders: column 'v' is .* no type holds"):
-        state_at(tmp_path)(Source(), altered_later((old, a), (new, b)), OnTypeChange.HALT, "v")
+        state_at(tmp_path)(Source(), altered_later((old, a), (new, b)), OnTypeChange.STOP, "v")
 
 
 def plain(value: Any) -> Any:
@@ -188,7 +187,7 @@ def test_json_that_is_nested_deeply_arrives(target: Target) -> None:
         [change("-80", 2, 102, None, {"id": 3, "v": DEEP}, shape=with_column(JSON))],
     ]
 
-    found = target(Source(), batches, OnTypeChange.HALT, "v")
+    found = target(Source(), batches, OnTypeChange.STOP, "v")
 
     assert {number: json.loads(value) for number, (value,) in found.items()} == dict.fromkeys(
         (1, 2, 3), json.loads(DEEP)

@@ -7,7 +7,7 @@ import sys
 def test_parts_that_need_no_spark_do_not_load_it() -> None:
     """Decoding rows, or reading a change log back, does not pay for importing PySpark."""
     program = (
-        "import sys, spark_consumers.decoding.shard_decoder, spark_consumers.change_log.replay; "
+        "import sys, topics.arrow.decoders, sinks.lake.change_log.reading; "
         "sys.exit('pyspark' in sys.modules)"
     )
 

@@ -7,10 +7,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from spark_consumers.current_state.query.run import run_state
-from spark_consumers.errors import SameKeys, TargetConflict
+from sinks.errors import SameKeys, TargetConflict
+from spark_consumers.state import run_state
+from tests.sinks.table_topics.topic_queries import read_topic, write_topics
 from tests.spark_consumers.shop import Change, Shop
-from tests.spark_consumers.table_topics.topic_queries import read_topic, write_topics
 from tests.topics.shard_writer import CELL_US
 from topics.records.vevent import Row
 
@@ -35,6 +35,7 @@ def put(shop: Shop, shard: str, before: Row | None, after: Row | None) -> None:
     promise(shop)
 
 
+@pytest.mark.long
 def test_the_same_key_on_two_shards_is_two_rows_and_two_keys(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:

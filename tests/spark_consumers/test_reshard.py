@@ -9,12 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.change_log.check import check_changelog
-from spark_consumers.change_log.replay import replay_changelog
-from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
+from sinks.lake.change_log.reading import check_changelog, replay_changelog
+from spark_consumers.change_log import ChangeLogProgress, run_changelog
 from tests.spark_consumers.patience import patiently
 from tests.spark_consumers.queries import merged_order, seqs, wait_until
-from tests.spark_consumers.reshards import SECOND_US, SPLIT, Keyspace, resharded
+from tests.spark_consumers.reshards import MERGE, SECOND_US, SPLIT, Keyspace, resharded
 from tests.topics.shard_writer import START_US
 from topics.kafka.client import ClientConfig
 
@@ -36,34 +35,43 @@ def test_the_change_log_goes_on_over_reshards(
     """A running query follows a split; after a restart it follows a merge that it missed.
 
     The table has every record of the stream once and in order, and no row that the reshard
-    copied; a replay gives the tables, and a batch read of the whole stream agrees.
+    copied; a replay gives the tables, and a batch read of the whole stream agrees. The running
+    query reports its progress and the shard it waits for, and stops when asked.
     """
     options = {"kafka.bootstrap.servers": keyspace_of_two.config.brokers}
     target, checkpoint = str(tmp_path / "log"), str(tmp_path / "checkpoint")
     seen: list[ChangeLogProgress] = []
     stop = threading.Event()
 
-    def run(**more: Any) -> None:
-        run_changelog(spark, keyspace_of_two.name, target, checkpoint, options, stop=stop, **more)
+    def run(**more: Any) -> ChangeLogProgress:
+        places = (keyspace_of_two.name, target, checkpoint)
+        return run_changelog(spark, *places, options, stop=stop, **more)
+
+    def has_all() -> bool:
+        # Before the progress of the shards is read, it waits for that.
+        return seen[-1].rows == keyspace_of_two.rows() and "is at head" in seen[-1].waiting
 
     def operate() -> None:
         try:
             wait_until(lambda: bool(seen) and seen[-1].rows == 20)
             keyspace_of_two.split()
             keyspace_of_two.heads(3 * SECOND_US, "-80", *SPLIT.targets)
-            wait_until(lambda: seen[-1].rows == keyspace_of_two.rows())
+            wait_until(has_all)
         finally:
             stop.set()
 
     keyspace_of_two.heads(SECOND_US, "-80", "80-")
     operator = threading.Thread(target=operate)
     operator.start()
-    run(interval_s=0.1, on_progress=seen.append)
+    end = run(interval_s=0.1, on_progress=seen.append)
     operator.join(WAIT_S)
-    assert seen[-1].rows == keyspace_of_two.rows()
+    assert end.rows == keyspace_of_two.rows()
+    assert end.frontier_us == START_US + 3 * SECOND_US
+    assert "is at head" in end.waiting
+    assert spark.streams.active == []
     keyspace_of_two.merge()
     keyspace_of_two.heads(5 * SECOND_US, "c0-", "-c0")
-    keyspace_of_two.switch_topology()
+    keyspace_of_two.switch_topology(SPLIT, MERGE)
     stop.clear()
     run(trigger="availableNow")
 

@@ -1,6 +1,5 @@
 """Each change of a source's table, on each sink that keeps rows: one named test."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,14 +8,14 @@ from deltalake import DeltaTable
 
 from event_token import ShardPosition, StreamPosition
 from event_token.errors import Retry
-from spark_consumers.applying.task_changes import Following
-from spark_consumers.current_state.query.task import TaskTables
-from spark_consumers.errors import ShapeConflict
+from sinks.rule.policy import RowPolicy
+from sinks.rule.task_changes import FollowedTables
 from tests.postgres_servers import PostgresFixture
-from tests.spark_consumers.applying.batches import Source, no_copies
-from tests.spark_consumers.current_state.query.batch_queries import PARTITIONS, Query
+from tests.sinks.database.followed import Followed, batch
+from tests.sinks.lake.state.batch_queries import PARTITIONS, Query
+from tests.sinks.rule.batches import Source, no_copies
 from tests.spark_consumers.schema_changes import BOTH, SCHEMA_CHANGES, SHADOW, SchemaChange
-from tests.spark_consumers.second_database.followed import Followed, batch
+from topics.errors import ShapeConflict
 
 EACH = pytest.mark.parametrize("case", SCHEMA_CHANGES.values(), ids=SCHEMA_CHANGES)
 
@@ -25,8 +24,7 @@ EACH = pytest.mark.parametrize("case", SCHEMA_CHANGES.values(), ids=SCHEMA_CHANG
 def test_current_state(case: SchemaChange, tmp_path: Path) -> None:
     """The table has the rows that the case says, or the query stops by name."""
     query = Query(tmp_path, Source(), drop_columns=case.drop_columns)
-    query.target = replace(query.target, on_type_change=case.on_type_change)
-    query.tasks = [TaskTables(query.target, no_copies) for _ in range(PARTITIONS)]
+    query.choose(on_type_change=case.on_type_change)
     query.position = StreamPosition(0, 0, {s: ShardPosition(0, 0, None) for s in BOTH})
     *first, last = (query.source.rows(events) for events in case.batches)
     for rows in first:
@@ -70,10 +68,9 @@ def test_second_database(case: SchemaChange, postgres: PostgresFixture) -> None:
 
 def take(followed: Followed, source: Source, case: SchemaChange, number: int) -> None:
     """Apply a batch."""
-    following = Following(
-        known=followed.database.known(),
-        on_type_change=case.on_type_change,
-        drop_columns=case.drop_columns,
+    following = FollowedTables(
+        followed.database.known(),
+        RowPolicy(on_type_change=case.on_type_change, drop_columns=case.drop_columns),
         on_unlogged=no_copies,
     )
     changes = source.changes(case.batches[number], following, partitions=PARTITIONS)

@@ -96,10 +96,13 @@ ALTERS: Mapping[str, str] = {
     "charset": "CONVERT TO CHARACTER SET latin1",
     "relabelled": "MODIFY e ENUM('x','b')",
     "nullable": "ADD COLUMN extra INT, ADD KEY (v)",
+    "dropped": "DROP COLUMN at",
 }
 TABLES: Sequence[str] = (*ALTERS, *TOOLS)
+# For sinks that take long: values and columns that change or do not, and swaps of tables.
+SOME: Sequence[str] = ("default", "rounded", "nullable", "dropped", "pt_osc", "gh_ost_two_step")
 # Nothing is copied for these.
-KEPT = frozenset({"nullable"})
+KEPT = frozenset({"nullable", "dropped"})
 
 
 def changes_of(database: str, table: str) -> list[str]:

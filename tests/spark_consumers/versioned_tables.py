@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from producers.preflight.typed_columns import NOTHING_DECLARED
-from spark_consumers.applying.tables import CHANGE_COLUMNS, STATEMENT_COLUMNS, Applier, Statements
-from spark_consumers.decoding.output_columns import choose_columns
-from spark_consumers.decoding.record_batches import BatchDecoder
+from producers.typed_columns import NOTHING_DECLARED
+from sinks.lake.change_log.reading import CHANGE_COLUMNS, Applier
+from sinks.rule.batch_statements import STATEMENT_COLUMNS, Statements
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
-from tests.producers.decoder.decoding import SHARD, decode, types_of
+from tests.producers.decoder.decoding import SHARD, catalog_of, decode
+from topics.arrow.decoders import ArrowDecoder
+from topics.arrow.output_columns import choose_columns
 
 PERIOD = (
     "s {kind} GENERATED ALWAYS AS ROW START, e {kind} GENERATED ALWAYS AS ROW END, "
@@ -139,10 +140,10 @@ def check_present_rows(server: DatabaseFixture) -> None:
 
 def changes_since(server: DatabaseFixture, before: str) -> list[dict[str, Any]]:
     """What the log has of the server's changes, as rows of a change log."""
-    types = types_of(server, NOTHING_DECLARED)
-    sink, _ = decode(capture(server, before), server.flavor, before, hidden_types=types)
+    catalog = catalog_of(server, NOTHING_DECLARED)
+    sink, _ = decode(capture(server, before), server.flavor, before, catalog=catalog)
     output = choose_columns(",".join({"op", *CHANGE_COLUMNS, *STATEMENT_COLUMNS}))
-    decoder = BatchDecoder(output, sink.schema_ids.text_of, shard=SHARD)
+    decoder = ArrowDecoder(output, sink.schema_ids.text_of, shard=SHARD)
     records = [message.value for message in sink.messages]
     found: list[dict[str, Any]] = decoder.decode(records, range(len(records))).to_pylist()
     return found

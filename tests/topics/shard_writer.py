@@ -1,28 +1,33 @@
 """Writes shard logs and progress as a producer does: rows and progress in one transaction."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka import Message, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in __all__
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from event_token import parse_gtid_set
 from event_token.gtid_set import Flavor
 from event_token.token import EventToken
 from tests.topics.records.record_encoder import RecordEncoder, record_key
 from tests.topics.schemas.writing import transactional
-from topics.kafka.client import ClientConfig, open_admin, open_consumer
-from topics.kafka.partition_reader import partition_bounds
+from topics.kafka.client import MESSAGE_BYTES_MAX, ClientConfig, open_admin, open_consumer
+from topics.kafka.partition_reader import await_stable, partition_bounds
 from topics.kafka.provisioning import provision_keyspace, provision_schemas_topic, provision_shard
-from topics.kafka.stable_end import await_stable
+from topics.kafka.record_parts import MESSAGE_OVERHEAD_BYTES, Headers, cut_record
 from topics.keyspace.topology import ShardEntry, Topology, update_topology
 from topics.names import ShardTopics
 from topics.progress.codec import PROGRESS_KEY, encode_progress
-from topics.progress.record import Mark, MarkKind, Progress, Tick, cell_start_us
+from topics.progress.record import InParts, Mark, MarkKind, Progress, Tick, cell_start_us
 from topics.records.table_shape import Column, TableShape, ValueKind
 from topics.records.vevent import EventType, Op, Row, TokenText, VEvent
-from topics.schemas.registry import TopicSchemaIds
+from topics.schemas import TopicSchemaIds
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 # Longer than any broker here takes to answer, or to come back, beside other work.
@@ -58,6 +63,20 @@ def provision(config: ClientConfig, keyspace: str, shards: Sequence[str]) -> Non
     update_topology(config, keyspace, lambda _: Topology(keyspace, 0, entries))
 
 
+def limit_messages(config: ClientConfig, topic: str, bytes_max: int) -> None:
+    """Let a topic take no larger messages."""
+    set_topic(config, topic, "max.message.bytes", str(bytes_max))
+
+
+def set_topic(config: ClientConfig, topic: str, name: str, value: str) -> None:
+    """Change one setting of a topic."""
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = open_admin(config)
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(TIMEOUT_S)
+
+
 class ShardWriter:
     """The producer of one shard. Times are microseconds after START_US."""
 
@@ -73,6 +92,8 @@ class ShardWriter:
         self.last_cell_us = -1
         self.transactions = 0
         self.rows_end = 0  # behind the last record that this writer has produced
+        self.message_bytes_max = MESSAGE_BYTES_MAX  # larger records go in parts
+        self.in_parts: dict[int, int] = {}  # the parts of each of them, by seq
         self.producer = transactional(config, self.topics.transactional_id)
 
     def close(self) -> None:
@@ -133,13 +154,7 @@ class ShardWriter:
         self.transactions += 1
         self.seq += 1
         hop_us = None if kind is not MarkKind.BEGIN else START_US + reshard.hop_us
-        row = {
-            "reshard_id": reshard.reshard_id,
-            "kind": "CANCELLED" if kind is MarkKind.CANCEL else kind.value,
-            "sources": list(reshard.sources),
-            "targets": list(reshard.targets),
-            "hop_time_us": hop_us,
-        }
+        mark = Mark(kind, -1, reshard.reshard_id, reshard.sources, reshard.targets, hop_us)
         event = VEvent(
             type=EventType.JOURNAL,
             seq=self.seq,
@@ -155,15 +170,14 @@ class ShardWriter:
             keyspace_id_after=None,
             before=None,
             after=None,
-            statement=json.dumps(row),
+            statement=mark.journal_text(),
             shape=None,
             shard=self.shard,
             offset=0,
         )
         self.producer.begin_transaction()
         offset = self.produce([event])
-        mark = Mark(kind, offset, reshard.reshard_id, reshard.sources, reshard.targets, hop_us)
-        self.produce_progress(self.progress([event], offset, mark))
+        self.produce_progress(self.progress([event], offset, replace(mark, offset=offset)))
         self.producer.commit_transaction(TIMEOUT_S)
 
     def _token(self, at_us: int) -> EventToken:
@@ -204,18 +218,29 @@ class ShardWriter:
             offsets.append(message.offset() or 0)
 
         for event in events:
-            self.producer.produce(
-                self.topics.log,
-                value=self.encoder.encode(event),
-                key=record_key(event),
-                partition=0,
-                on_delivery=delivered,
-                timestamp=event.timestamp_us // 1_000,
-            )
+            for value, headers in self.messages(event):
+                self.producer.produce(
+                    self.topics.log,
+                    value=value,
+                    key=record_key(event),
+                    partition=0,
+                    on_delivery=delivered,
+                    timestamp=event.timestamp_us // 1_000,
+                    headers=list(headers),
+                )
         assert self.producer.flush(TIMEOUT_S) == 0
         self.written.extend(events)
         self.rows_end = offsets[-1] + 1
         return offsets[0]
+
+    def messages(self, event: VEvent) -> list[tuple[bytes, Headers]]:
+        """The messages of an event: one, or its parts."""
+        value, key = self.encoder.encode(event), record_key(event)
+        if len(value) + len(key) + MESSAGE_OVERHEAD_BYTES <= self.message_bytes_max:
+            return [(value, [])]
+        parts = cut_record(value, len(key), self.message_bytes_max)
+        self.in_parts[event.seq] = len(parts)
+        return parts
 
     def produce_progress(self, progress: Progress) -> None:
         """Produce a progress record in the open transaction."""
@@ -232,16 +257,21 @@ class ShardWriter:
     ) -> Progress:
         """The progress record of events that lie, or will lie, from `first_offset` on."""
         ticks = []
-        for i, event in enumerate(events):
+        offset = first_offset
+        in_parts = []
+        for event in events:
             cell_us = cell_start_us(event.timestamp_us)
             if cell_us > self.last_cell_us:
                 self.last_cell_us = cell_us
-                ticks.append(Tick(cell_us, first_offset + i))
+                ticks.append(Tick(cell_us, offset))
+            offset += self.in_parts.get(event.seq, 1)
+            if event.seq in self.in_parts:
+                in_parts.append(InParts(event.seq, self.in_parts[event.seq]))
             self.head_us = max(self.head_us, event.timestamp_us)
         return Progress(
             first_seq=self.seq - len(events) + 1,
             last_seq=self.seq,
-            end_offset=first_offset + len(events),
+            end_offset=offset,
             flavor="mysql",
             position=str(self._token(0).position) if self.transactions else "",
             head_us=self.head_us,
@@ -250,6 +280,7 @@ class ShardWriter:
             server="",
             server_time_us=0,
             lag_ms=0,
+            in_parts=tuple(in_parts),
         )
 
     def end_offset(self) -> int:

@@ -3,7 +3,7 @@
 from itertools import islice
 
 from tests.topics.shard_writer import TIMEOUT_S
-from topics.kafka.deadline import Deadline
+from topics.kafka.client import Deadline
 from topics.records.vevent import VEvent
 from topics.stream.subscriber import StreamSubscriber
 

@@ -1,1 +1,1 @@
-"""What the topics on Kafka tell of all shards: who advances, and who holds readers back."""
+"""The state of all shards, from their topics: who advances, and who holds readers back."""

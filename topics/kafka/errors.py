@@ -17,22 +17,49 @@ class TopicMissing(UsageError):  # noqa: N818 - named by what is wrong
     """Raised when brokers do not know a topic; one that has just started may not know it yet."""
 
 
+class AuthenticationFailed(UsageError):  # noqa: N818 - named by what happened
+    """Raised when brokers refuse a login, and none of this process has worked."""
+
+
+class LoginEnded(Retry):
+    """Raised when brokers refuse a login after one that worked, or no token is to be had for it.
+
+    A token or password has ended: clients log in again with the next one.
+    """
+
+
+# Brokers, as settings name them, that have answered this process: its settings are not wrong.
+_answered: Final[set[str]] = set()
+
+
+def note_answer(brokers: str) -> None:
+    """Remember that a login with these brokers has worked."""
+    _answered.add(brokers)
+
+
+def has_answered(brokers: str) -> bool:
+    """Whether a login with these brokers has worked."""
+    return brokers in _answered
+
+
+# The names for a refused login.
+AUTHENTICATION_NAMES: Final = frozenset(
+    {"_AUTHENTICATION", "ILLEGAL_SASL_STATE", "SASL_AUTHENTICATION_FAILED"}
+)
+
 # Wrong settings, grants or topics, which a person must fix.
 _USAGE_NAMES: Final = frozenset(
     {
-        "_AUTHENTICATION",
         "_INVALID_ARG",
         "_SSL",
         "_UNSUPPORTED_FEATURE",
         "CLUSTER_AUTHORIZATION_FAILED",
         "GROUP_AUTHORIZATION_FAILED",
-        "ILLEGAL_SASL_STATE",
         "INVALID_CONFIG",
         "INVALID_PARTITIONS",
         "INVALID_REPLICATION_FACTOR",
         "INVALID_TRANSACTION_TIMEOUT",
         "POLICY_VIOLATION",
-        "SASL_AUTHENTICATION_FAILED",
         "TOPIC_AUTHORIZATION_FAILED",
         "TOPIC_EXCEPTION",
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
@@ -41,8 +68,15 @@ _USAGE_NAMES: Final = frozenset(
     },
 )
 
+# What the client raises: a fatal error raised during callbacks becomes a SystemError in the
+# callbacks that follow.
+CLIENT_ERRORS: Final = (KafkaException, SystemError)
+
 # The names that brokers and clients use for a topic that does not exist.
 TOPIC_GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+
+# The names for an offset that a topic does not have: removed by retention, or not written yet.
+OUT_OF_RANGE: Final = frozenset({"OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET"})
 
 _FENCED_NAMES: Final = frozenset(
     {
@@ -117,6 +151,8 @@ def kafka_error(
     message = f"{doing} (brokers {brokers}): {name}: {cause.str()}"
     if name in _FENCED_NAMES:
         return Fenced(f"{message}. Another process took over; this one must exit")
+    if name in AUTHENTICATION_NAMES:
+        return (LoginEnded if has_answered(brokers) else AuthenticationFailed)(message)
     if name in _USAGE_NAMES:
         return UsageError(message)
     if name in _HALT_NAMES:
@@ -138,5 +174,14 @@ def kafka_errors(doing: str, brokers: str) -> Iterator[None]:
     """Turn a KafkaException raised inside the block into the project's error."""
     try:
         yield
-    except KafkaException as error:
-        raise kafka_error(error, doing, brokers) from error
+    except CLIENT_ERRORS as error:
+        raise kafka_error(client_error(error), doing, brokers) from error
+
+
+def client_error(error: BaseException) -> KafkaException:
+    """Return the client's exception behind one of CLIENT_ERRORS; anything else is raised again."""
+    if isinstance(error, KafkaException):
+        return error
+    if isinstance(error.__cause__, KafkaException):
+        return error.__cause__
+    raise error

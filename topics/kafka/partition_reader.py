@@ -1,4 +1,4 @@
-"""Reads the end of a partition, or a range of its offsets.
+"""Reads the end of a partition, or a range of its offsets, also of many topics at once.
 
 Commit and abort markers and the records of aborted transactions occupy offsets too, so the last
 committed record may lie well before the end offset.
@@ -7,17 +7,33 @@ committed record may lie well before the end offset.
 moment later. After `init_transactions` no write of that transactional id is still in flight.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public
 
 from event_token.errors import Rebuild, Retry
-from topics.kafka.client import ClientConfig, open_consumer
-from topics.kafka.deadline import Deadline
-from topics.kafka.errors import TOPIC_GONE, kafka_error, kafka_errors
-from topics.kafka.requests import retry_request
+from topics.kafka.client import (
+    ClientConfig,
+    Deadline,
+    open_consumer,
+    raise_unless_passing,
+    retry_request,
+)
+from topics.kafka.errors import TOPIC_GONE, kafka_errors
+from topics.kafka.record_parts import Part, PartJoiner, part_of
 
 # The first window covers the last few transactions of a quiet shard. Each further one is larger, so
 # that a long aborted transaction costs a handful of reads and no offset is read twice.
@@ -34,7 +50,7 @@ TAIL_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 0.2
 
 # A broker that has just started may not know its topics yet.
-_GONE_S: Final = 3.0
+GONE_S: Final = 3.0
 
 # Everything to be read is already there, so the end must be reported at once.
 _FETCH_WAIT_MS: Final = 10
@@ -44,7 +60,7 @@ _FETCH_WAIT_MS: Final = 10
 class StoredRecord:
     """A record as stored on Kafka; `timestamp_ms` is its CreateTime.
 
-    Of its headers only those with a value.
+    Of its headers only those with a value. The offset of a record in parts is that of its last one.
     """
 
     offset: int
@@ -81,16 +97,6 @@ def read_tail(
     with PartitionReader(config, topic, partition, timeout_s, consumer) as reader:
         start, end = reader.bounds()
         return Tail(start, end, reader.last_between(start, end))
-
-
-def read_last_committed(
-    config: ClientConfig,
-    topic: str,
-    partition: int = 0,
-    timeout_s: float = TAIL_TIMEOUT_S,
-) -> StoredRecord | None:
-    """Return the last committed record of a partition, None when there is none."""
-    return read_tail(config, topic, partition, timeout_s).last
 
 
 def read_to_end(
@@ -135,7 +141,7 @@ def partition_bounds(
                 raise
             before, gone = gone, None
             if _brokers_lack(consumer, topic, partition, timeout_s):
-                gone = before or Deadline(_GONE_S)
+                gone = before or Deadline(GONE_S)
                 if gone.passed:
                     raise
             return None
@@ -151,9 +157,12 @@ def _brokers_lack(consumer: Consumer, topic: str, partition: int, timeout_s: flo
     return partition not in found.partitions
 
 
-def open_end_consumer(config: ClientConfig) -> Consumer:
-    """Return a consumer that reports the end of a partition at once."""
-    return open_consumer(config, fetch_wait_ms=_FETCH_WAIT_MS)
+def open_end_consumer(config: ClientConfig, fetch_bytes: int | None = None) -> Consumer:
+    """Return a consumer that reports the end of a partition at once.
+
+    `fetch_bytes`: of a partition in one fetch, unless a batch is larger (librdkafka: 1 MiB).
+    """
+    return open_consumer(config, fetch_wait_ms=_FETCH_WAIT_MS, fetch_bytes=fetch_bytes)
 
 
 class PartitionReader:
@@ -192,7 +201,45 @@ class PartitionReader:
         return partition_bounds(self._consumer, self._config, self._topic, self._partition)
 
     def records(self, lower: int, upper: int) -> Iterator[StoredRecord]:
-        """Yield the committed records with lower <= offset < upper; `upper` must be stable."""
+        """Yield the committed records with lower <= offset < upper; `upper` must be stable.
+
+        Parts are joined; a record whose first ones retention has removed is not there any more.
+        Raises what PartJoiner does.
+        """
+        joiner = PartJoiner(self._topic, self._config.record_bytes_max)
+        for message in self._from_a_record(lower, upper):
+            part = self._part_of(message)
+            if part is None:
+                joiner.check_closed(message.offset)
+                value = message.value
+            else:
+                value = joiner.add(part, message.offset, message.key, message.value or b"")
+            if not joiner.is_open and message.offset >= lower:
+                yield message if part is None else replace(message, value=value, headers=())
+        if joiner.is_open and (joiner.last_offset < upper or upper >= self.bounds()[1]):
+            joiner.check_closed(upper)
+
+    def _from_a_record(self, lower: int, upper: int) -> Iterator[StoredRecord]:
+        """Return the messages up to `upper` from the first one on of the record at `lower`."""
+        messages = self.messages(lower, upper)
+        first = next(messages, None)
+        part = None if first is None else self._part_of(first)
+        if first is None:
+            return iter(())
+        if part is None or part.number == 1:
+            return chain((first,), messages)
+        begin = first.offset - part.number + 1  # parts have consecutive offsets
+        if begin < self.bounds()[0]:
+            begin += part.parts
+        return self.messages(begin, upper)
+
+    def _part_of(self, message: StoredRecord) -> Part | None:
+        if not message.headers:
+            return None
+        return part_of(message.headers, f"{self._topic}, offset {message.offset}")
+
+    def messages(self, lower: int, upper: int) -> Iterator[StoredRecord]:
+        """Yield the same without joining parts: each message is a record, or a part of one."""
         if lower >= upper:
             return
         doing = f"reading {self._topic}[{self._partition}] from offset {lower} to {upper}"
@@ -207,7 +254,7 @@ class PartitionReader:
 
     def last_between(self, lower: int, upper: int) -> StoredRecord | None:
         """Return the last committed record with lower <= offset < upper; `upper` must be stable."""
-        for begin, end in _windows(lower, upper, _WINDOW_FIRST, _WINDOW_GROWTH):
+        for begin, end in windows_below(lower, upper):
             last = None
             for record in self.records(begin, end):
                 last = record
@@ -231,7 +278,7 @@ class PartitionReader:
 
 
 def is_last(message: Message, upper: int) -> bool:
-    """Tell whether after a record, or an end of partition, nothing below a stable `upper` follows.
+    """Return whether nothing below a stable `upper` follows a record, or an end of partition.
 
     A leader that does not know the last stable offset yet reports an end of partition below
     `upper`; more records follow.
@@ -240,9 +287,16 @@ def is_last(message: Message, upper: int) -> bool:
 
 
 def next_message(
-    consumer: Consumer, config: ClientConfig, deadline: Deadline, doing: str
+    consumer: Consumer,
+    config: ClientConfig,
+    deadline: Deadline,
+    doing: str,
+    returned: Collection[str] = (),
 ) -> Message:
-    """Return the next record or end of partition; Retry when the deadline has expired."""
+    """Return the next record or end of partition; Retry when the deadline has expired.
+
+    `returned`: names of errors to return, too.
+    """
     brokers = config.brokers
     while True:
         with kafka_errors(doing, brokers):
@@ -251,11 +305,18 @@ def next_message(
             error = message.error()
             if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
                 return message
-            known = kafka_error(error, doing, brokers)
-            if not isinstance(known, Retry):  # the consumer recovers from these by itself
-                raise known
+            if error.name() in returned:
+                return message
+            topic = message.topic()
+            at = "" if topic is None or topic in doing else f", at {topic}"
+            raise_unless_passing(error, f"{doing}{at}", config)
         if deadline.passed:
             raise Retry(f"{doing} (brokers {brokers}): not done in {deadline.seconds:g} s")
+
+
+def windows_below(lower: int, upper: int) -> Iterator[tuple[int, int]]:
+    """Yield [lower, upper) in parts in which to look for its last record, the last part first."""
+    yield from _windows(lower, upper, _WINDOW_FIRST, _WINDOW_GROWTH)
 
 
 def _windows(lower: int, upper: int, first: int, growth: int) -> Iterator[tuple[int, int]]:
@@ -284,3 +345,158 @@ def stored_record(message: Message) -> StoredRecord:
     found = dict(message.headers() or ())
     headers = tuple((name, value) for name, value in found.items() if isinstance(value, bytes))
     return StoredRecord(offset_of(message), timestamp_ms, message.key(), message.value(), headers)
+
+
+# A new leader may take some seconds to learn the last stable offset.
+STABLE_S_MAX: Final = 30.0
+STABLE_POLL_S: Final = 0.1
+
+
+def open_range(
+    config: ClientConfig,
+    topic: str,
+    seconds: float,
+    partition: int = 0,
+    end: int | None = None,
+    consumers: tuple[Consumer, Consumer] | None = None,
+) -> tuple[int, int] | None:
+    """Wait until all records of a partition are committed or aborted, then return None.
+
+    If that takes longer than `seconds`, return the offset of the first open transaction and the
+    end offset. `end`: of the records that matter; None: of all, as others write on. `consumers`:
+    one that reads what is committed, and one that reads everything; both stay open.
+    """
+    if consumers is None:
+        with both_consumers(config) as opened:
+            return open_range(config, topic, seconds, partition, end, opened)
+    committed, everything = consumers
+    deadline = Deadline(seconds)
+    while True:
+        # In this order, so that no record that comes in between makes them equal by mistake.
+        upper = partition_bounds(everything, config, topic, partition)[1] if end is None else end
+        _, stable = partition_bounds(committed, config, topic, partition)
+        if stable >= upper:
+            return None
+        if deadline.passed:
+            return stable, upper
+        time.sleep(STABLE_POLL_S)
+
+
+@contextmanager
+def both_consumers(config: ClientConfig) -> Iterator[tuple[Consumer, Consumer]]:
+    """A consumer that reads what is committed, and one that reads everything; closed at the end."""
+    with ExitStack() as opened:
+        committed = open_end_consumer(config)
+        opened.callback(committed.close)
+        everything = open_consumer(config, read_committed=False)
+        opened.callback(everything.close)
+        yield committed, everything
+
+
+def await_stable(config: ClientConfig, topic: str, seconds: float = STABLE_S_MAX) -> None:
+    """Wait until all records of a topic are committed or aborted; Retry when that takes longer.
+
+    An open transaction hides what was committed after it began, and a producer that resumed from
+    there would write those records again.
+    """
+    found = open_range(config, topic, seconds)
+    if found is not None:
+        stable, end = found
+        raise Retry(
+            f"{topic}: offsets {stable} to {end} belong to an open transaction, but the "
+            f"shard's producers are fenced: find its producer (kafka-transactions.sh "
+            f"find-hanging --topic {topic}) and abort it"
+        )
+
+
+def await_readable(
+    config: ClientConfig, topic: str, partition: int, seconds: float = STABLE_S_MAX
+) -> None:
+    """Wait until all that a partition holds now is committed or aborted; Retry after `seconds`.
+
+    Others may go on writing. A transaction of another producer hides what was committed after it
+    began.
+    """
+    everything = open_consumer(config, read_committed=False)
+    try:
+        _, end = partition_bounds(everything, config, topic, partition)
+    finally:
+        everything.close()
+    found = open_range(config, topic, seconds, partition, end)
+    if found is not None:
+        raise Retry(
+            f"{topic}[{partition}]: offset {found[0]} belongs to a transaction that has been open "
+            f"for {seconds:g} s: its producer is slow, or died. Brokers abort it after its timeout "
+            f"(kafka-transactions.sh find-hanging --topic {topic})"
+        )
+
+
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+def bounds_of(
+    admin: AdminClient, config: ClientConfig, topics: Sequence[str]
+) -> dict[str, tuple[int, int]]:
+    """Return the first offset and the last stable offset of each topic that exists.
+
+    Retry when no broker answers in time.
+    """
+
+    def ask(timeout_s: float) -> dict[str, tuple[int, int]]:
+        partitions = [TopicPartition(topic, 0) for topic in topics]
+        first, last = (
+            admin.list_offsets(
+                dict.fromkeys(partitions, spec),
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=timeout_s,
+            )
+            for spec in (_EARLIEST, _LATEST)
+        )
+        found = {}
+        for partition in partitions:
+            try:
+                bounds = first[partition].result().offset, last[partition].result().offset
+            except KafkaException as error:
+                if error.args[0].name() not in TOPIC_GONE:
+                    raise
+            else:
+                found[partition.topic] = bounds
+        return found
+
+    if not topics:
+        return {}
+    return retry_request(f"reading the offsets of {len(topics)} topics", config, ask)
+
+
+def read_ranges(
+    consumer: Consumer,
+    config: ClientConfig,
+    ranges: Mapping[str, tuple[int, int]],
+    timeout_s: float,
+) -> Iterator[tuple[str, StoredRecord]]:
+    """Yield the committed records of each topic with lower <= offset < upper, in their order.
+
+    The uppers must be stable. The consumer must report ends of partitions, and is left without an
+    assignment. Retry when this takes longer than `timeout_s`.
+    """
+    left = {topic: upper for topic, (lower, upper) in ranges.items() if lower < upper}
+    if not left:
+        return
+    doing = f"reading the ends of {len(left)} topics"
+    deadline = Deadline(timeout_s)
+    try:
+        with kafka_errors(doing, config.brokers):
+            consumer.assign([TopicPartition(topic, 0, ranges[topic][0]) for topic in left])
+        while left:
+            message = next_message(consumer, config, deadline, doing)
+            topic = str(message.topic())
+            upper = left.get(topic)
+            if upper is None:  # it has been read, and is written to
+                continue
+            if message.error() is None and offset_of(message) < upper:
+                yield topic, stored_record(message)
+            if is_last(message, upper):
+                del left[topic]
+    finally:
+        consumer.unassign()

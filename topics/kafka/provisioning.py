@@ -5,9 +5,10 @@ All existing topics are checked first; nothing is created while one of them is w
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import OFFSET_END, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in __all__
     AdminClient,
     ConfigResource,
@@ -16,57 +17,50 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     TopicDescription,
 )
 
-from event_token.errors import Retry
+from event_token.errors import Retry, UsageError
 from topics.errors import WrongTopic
 from topics.kafka.client import (
+    MESSAGE_BYTES_MAX,
     REQUEST_TIMEOUT_S,
     ClientConfig,
+    Deadline,
     open_admin,
     open_reachable_admin,
+    retry_request,
 )
-from topics.kafka.deadline import Deadline
-from topics.kafka.errors import kafka_error, kafka_errors
+from topics.kafka.errors import TOPIC_GONE, kafka_error, kafka_errors
 from topics.kafka.topic_settings import (
     BROKERS_DEFAULT,
+    COMPACTION_LAG,
     KEEP_ALL,
-    SEGMENT_MS,
+    RECORD_BYTES_MIN,
+    RECORD_BYTES_OFFERS,
     FoundTopic,
     TopicRules,
     TopicSettings,
+    audit_rules,
     control_rules,
+    costs_of,
     few_replicas,
     finite_retention,
     in_sync_rules,
-    log_age_found_ms,
-    log_age_max_ms,
+    kept_rules,
     log_rules,
     positions_rules,
     problems_of,
-    progress_rules,
     readers_rules,
     schemas_rules,
+    shard_rules,
     table_rules,
 )
 from topics.names import (
     POSITIONS_TOPIC,
     SCHEMAS_TOPIC,
     ShardTopics,
+    audit_topic,
     readers_topic,
     topology_topic,
 )
-
-__all__ = [
-    "TopicSettings",
-    "broker_transaction_timeout_ms",
-    "provision_keyspace",
-    "provision_readers",
-    "provision_positions_topic",
-    "provision_schemas_topic",
-    "provision_shard",
-    "provision_table_topics",
-    "topic_warnings",
-    "wrong_topics",
-]
 
 # A new topic has a leader within a second; busy brokers take longer.
 _CREATE_TIMEOUT_S: Final = 60.0
@@ -74,6 +68,11 @@ _CREATE_PAUSE_S: Final = 0.1
 
 # Kafka's default of transaction.max.timeout.ms.
 _TRANSACTION_TIMEOUT_DEFAULT_MS: Final = 15 * 60 * 1000
+
+_LIMIT: Final = "max.message.bytes"
+
+# How brokers and the policies of providers refuse a setting.
+_SETTINGS_REFUSED: Final = frozenset({"INVALID_CONFIG", "POLICY_VIOLATION", "INVALID_REQUEST"})
 
 _DEFAULTS: Final = TopicSettings()
 
@@ -89,7 +88,7 @@ def provision_shard(
 
     WrongTopic when one has other settings, UsageError when a grant is missing.
     """
-    _provision(config, chosen, lambda found: _shard_rules(topics, chosen, found))
+    _provision(config, chosen, lambda found: shard_rules(topics, chosen, found), SCHEMAS_TOPIC)
 
 
 def provision_keyspace(
@@ -98,8 +97,7 @@ def provision_keyspace(
     chosen: TopicSettings = _DEFAULTS,
 ) -> None:
     """Create the topology topic of a keyspace, or check the existing one."""
-    rules = control_rules(topology_topic(keyspace))
-    _provision(config, chosen, lambda _found: [rules])
+    _provision(config, chosen, lambda _found: [control_rules(topology_topic(keyspace))])
 
 
 def provision_readers(
@@ -108,20 +106,26 @@ def provision_readers(
     chosen: TopicSettings = _DEFAULTS,
 ) -> None:
     """Create the topic in which named readers of a keyspace report, or check the existing one."""
-    rules = readers_rules(readers_topic(keyspace))
-    _provision(config, chosen, lambda _found: [rules])
+    _provision(config, chosen, lambda _found: [readers_rules(readers_topic(keyspace))])
+
+
+def provision_audit(
+    config: ClientConfig,
+    keyspace: str,
+    chosen: TopicSettings = _DEFAULTS,
+) -> None:
+    """Create the topic of operators' acts on a keyspace, or check the existing one."""
+    _provision(config, chosen, lambda _found: [audit_rules(audit_topic(keyspace))])
 
 
 def provision_schemas_topic(config: ClientConfig, chosen: TopicSettings = _DEFAULTS) -> None:
     """Create the schema topic of the cluster, or check the existing one."""
-    rules = schemas_rules(SCHEMAS_TOPIC)
-    _provision(config, chosen, lambda _found: [rules])
+    _provision(config, chosen, lambda _found: [schemas_rules(SCHEMAS_TOPIC)])
 
 
 def provision_positions_topic(config: ClientConfig, chosen: TopicSettings = _DEFAULTS) -> None:
     """Create the topic of positions of the cluster, or check the existing one."""
-    rules = positions_rules(POSITIONS_TOPIC)
-    _provision(config, chosen, lambda _found: [rules])
+    _provision(config, chosen, lambda _found: [positions_rules(POSITIONS_TOPIC)])
 
 
 def provision_table_topics(
@@ -150,8 +154,8 @@ def wrong_topics(
     found = _find(admin, config, [rules.topic for rules in wanted])
     problems += _problems(wanted, found, config.brokers)
     for topics in shards:
-        found = _find(admin, config, [rules.topic for rules in _shard_rules(topics, chosen, {})])
-        problems += _problems(_shard_rules(topics, chosen, found), found, config.brokers)
+        found = _find(admin, config, [rules.topic for rules in shard_rules(topics, chosen, {})])
+        problems += _problems(shard_rules(topics, chosen, found), found, config.brokers)
     return problems
 
 
@@ -160,17 +164,38 @@ def topic_warnings(
     shards: Sequence[ShardTopics],
     chosen: TopicSettings = _DEFAULTS,
 ) -> list[str]:
-    """Return warnings about shard logs that can lose records: retention, a single replica."""
+    """Return warnings about shard logs that can lose records, and what topics lack."""
     admin = open_reachable_admin(config)
-    found = _find(admin, config, [topics.log for topics in shards])
     warnings: list[str] = []
     for topics in shards:
+        wanted = shard_rules(topics, chosen, {})
+        found = _find(admin, config, [rules.topic for rules in wanted])
+        for rules in shard_rules(topics, chosen, found):
+            if rules.topic in found:
+                warnings += costs_of(rules, found[rules.topic])
         log = found.get(topics.log)
         replicas = replicas_chosen(admin, config, chosen) if log is None else log.replicas
         warnings += few_replicas(topics.log, replicas)
         created = {"retention.bytes": str(KEEP_ALL), **log_rules(topics, chosen).settings()}
         warnings += finite_retention(topics.log, created if log is None else log.settings)
     return warnings
+
+
+def message_bytes_max(config: ClientConfig, topic: str) -> int:
+    """Return the largest message, or batch, that brokers and our own client take for a topic.
+
+    Where the brokers do not report it, the least that a log may have.
+    """
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    doing = f"reading {_LIMIT} of {topic}"
+    admin = open_admin(config)
+
+    def ask(_timeout_s: float) -> int | None:
+        found = _describe_settings(admin, config, [resource], doing).get(topic)
+        return None if found is None else int(found.get(_LIMIT, RECORD_BYTES_MIN))
+
+    limit = retry_request(doing, config, ask)
+    return min(limit, int(config.get("message.max.bytes", MESSAGE_BYTES_MAX)))
 
 
 def broker_transaction_timeout_ms(config: ClientConfig) -> int:
@@ -199,32 +224,24 @@ def _broker_setting(admin: AdminClient, config: ClientConfig, name: str) -> str 
     return _describe_settings(admin, config, [resource], doing)[resource.name].get(name)
 
 
-def _shard_rules(topics: ShardTopics, chosen: TopicSettings, found: Found) -> list[TopicRules]:
-    """Return the rules of a shard; its progress topic follows the log's effective retention."""
-    log = found.get(topics.log)
-    log_age_ms = (
-        log_age_max_ms(chosen.retention_ms, SEGMENT_MS) if log is None else log_age_found_ms(log)
-    )
-    return [
-        log_rules(topics, chosen),
-        progress_rules(topics, log_age_ms),
-        control_rules(topics.copy),
-    ]
-
-
 def _provision(
     config: ClientConfig,
     chosen: TopicSettings,
     rules_for: Callable[[Found], list[TopicRules]],
+    example: str | None = None,
 ) -> None:
+    """`example`: a topic that shows which settings brokers report, if it exists and may be seen."""
     admin = open_reachable_admin(config)
     names = [rules.topic for rules in rules_for({})]
     found = _find(admin, config, names)
     wanted = rules_for(found)
     _refuse_wrong(wanted, found, config.brokers)
-    missing = [rules for rules in wanted if rules.topic not in found]
-    if not missing:
+    if all(rules.topic in found for rules in wanted):
         return
+    if example is not None:
+        with suppress(UsageError):  # not granted; it is not needed
+            wanted = rules_for({**found, **_find(admin, config, [example])})
+    missing = [rules for rules in wanted if rules.topic not in found]
     _create(admin, config, missing, replicas_chosen(admin, config, chosen))
     found = _await_topics(admin, config, names)
     # Another process may have created one of them in between.
@@ -252,24 +269,82 @@ def _create(
     missing: list[TopicRules],
     replicas: int,
 ) -> None:
-    in_sync = {rule.name: rule.value for rule in in_sync_rules(replicas)}
-    new = [
-        NewTopic(r.topic, r.partitions, replicas, config={**r.settings(), **in_sync})
-        for r in missing
-    ]
-    # The first pass only validates, so that the refusal of one topic leaves none of them behind.
-    for validate_only in (True, False):
-        futures = admin.create_topics(
-            new,
-            request_timeout=REQUEST_TIMEOUT_S,
-            validate_only=validate_only,
+    # Everything is tried first, so that the refusal of one topic leaves none of them behind.
+    new = [_accepted_topic(admin, config, rules, replicas) for rules in missing]
+    for topic, error in _refusals(admin, new, validate_only=False).items():
+        raise kafka_error(error, f"creating topic {topic}", config.brokers) from error
+
+
+def _accepted_topic(
+    admin: AdminClient, config: ClientConfig, rules: TopicRules, replicas: int
+) -> NewTopic:
+    """Return a topic that the brokers accept, without the settings that a provider refuses.
+
+    Which these are is asked of the brokers, one by one; what they cost stands in `topic_warnings`.
+    """
+
+    def topic(settings: dict[str, str]) -> NewTopic:
+        return NewTopic(rules.topic, rules.partitions, replicas, config=settings)
+
+    def refusal(settings: dict[str, str]) -> KafkaException | None:
+        error = _refusals(admin, [topic(settings)], validate_only=True).get(rules.topic)
+        if error is not None and error.args[0].name() not in _SETTINGS_REFUSED:
+            raise kafka_error(error, f"creating topic {rules.topic}", config.brokers) from error
+        return error
+
+    wanted = (*rules.rules, *in_sync_rules(replicas))
+    everything = {rule.name: rule.value for rule in wanted}
+    first = refusal(everything)
+    if first is None:
+        return topic(everything)
+    accepted = {rule.name: rule.value for rule in wanted if rule.is_required}
+    lag = COMPACTION_LAG
+    if lag in accepted and refusal(accepted) is not None:
+        kept = {rule.name: rule.value for rule in kept_rules() if rule.is_required}
+        accepted = {name: value for name, value in accepted.items() if name != lag} | kept
+        wanted = (*(rule for rule in wanted if rule.name not in {lag, *kept}), *kept_rules())
+    if refusal(accepted) is not None:
+        raise kafka_error(first, f"creating topic {rules.topic}", config.brokers) from first
+    for rule in wanted:
+        if rule.name in accepted:
+            continue
+        offers = RECORD_BYTES_OFFERS if rule.name == _LIMIT else ()
+        for value in (rule.value, *map(str, offers)):
+            if refusal({**accepted, rule.name: value}) is None:
+                accepted[rule.name] = value
+                break
+    if _LIMIT not in accepted:
+        _refuse_small(admin, config, rules.topic)
+    return topic(accepted)
+
+
+def _refuse_small(admin: AdminClient, config: ClientConfig, topic: str) -> None:
+    """Raise WrongTopic if what the brokers take, where nobody may say, is too little."""
+    value = _broker_setting(admin, config, "message.max.bytes")
+    if value is not None and int(value) < RECORD_BYTES_MIN:
+        problem = (
+            f"{topic}: the brokers would create it with {_LIMIT} {value}, and refuse "
+            f"{RECORD_BYTES_MIN}, the least that is needed; it was not created: ask who runs "
+            f"Kafka to allow that much"
         )
-        for topic, future in futures.items():
-            try:
-                future.result()
-            except KafkaException as error:
-                if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                    raise kafka_error(error, f"creating topic {topic}", config.brokers) from error
+        raise WrongTopic([problem])
+
+
+def _refusals(
+    admin: AdminClient, new: Sequence[NewTopic], *, validate_only: bool
+) -> dict[str, KafkaException]:
+    """Create topics, or ask whether they could be; return the errors of those that cannot."""
+    refused = {}
+    futures = admin.create_topics(
+        list(new), request_timeout=REQUEST_TIMEOUT_S, validate_only=validate_only
+    )
+    for topic, future in futures.items():
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                refused[topic] = error
+    return refused
 
 
 def _await_topics(admin: AdminClient, config: ClientConfig, names: list[str]) -> Found:
@@ -335,3 +410,55 @@ def _describe_settings(
             raise kafka_error(error, f"{doing} ({resource.name})", config.brokers) from error
         answers[resource.name] = {e.name: e.value for e in entries.values() if e.value is not None}
     return answers
+
+
+def retentions_ms(
+    admin: AdminClient, config: ClientConfig, topics: Sequence[str]
+) -> dict[str, int]:
+    """Return for how long topics keep a record, as the brokers say now.
+
+    Left out are topics that keep every record, and those whose retention Kafka does not tell: they
+    are gone, the account may not see their settings, the brokers cannot say or do not answer. It is
+    for show, so whoever asks goes on without it.
+    """
+    found: dict[str, int] = {}
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    futures = admin.describe_configs(resources, request_timeout=config.answer_s) if topics else {}
+    for resource, future in futures.items():
+        try:
+            entry = future.result().get("retention.ms")
+        except KafkaException:
+            continue
+        if entry is not None and entry.value is not None and int(entry.value) != KEEP_ALL:
+            found[resource.name] = int(entry.value)
+    return found
+
+
+def delete_topics(config: ClientConfig, topics: Sequence[str]) -> tuple[str, ...]:
+    """Delete topics one after the other; return those that existed. UsageError without a grant."""
+    admin = open_admin(config)
+    deleted = []
+    for topic in topics:
+        future = admin.delete_topics([topic], request_timeout=REQUEST_TIMEOUT_S)[topic]
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].name() not in TOPIC_GONE:
+                raise kafka_error(error, f"deleting topic {topic}", config.brokers) from error
+        else:
+            deleted.append(topic)
+    return tuple(deleted)
+
+
+def empty_topic(config: ClientConfig, topic: str) -> int:
+    """Delete the records of partition 0; return its new first offset. UsageError without a grant.
+
+    Later records take later offsets, so that no position before is taken for one after.
+    """
+    admin = open_admin(config)
+    wanted = TopicPartition(topic, 0, OFFSET_END)
+    [future] = admin.delete_records([wanted], request_timeout=REQUEST_TIMEOUT_S).values()
+    try:
+        return int(future.result().low_watermark)
+    except KafkaException as error:
+        raise kafka_error(error, f"deleting the records of {topic}", config.brokers) from error

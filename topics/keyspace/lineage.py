@@ -25,7 +25,7 @@ def switched(topology: Topology) -> list[ReshardEntry]:
 
 
 def has_marks(reshard: ReshardEntry) -> bool:
-    """Tell whether the logs contain END and BEGIN; not if other tools have resharded."""
+    """Return whether the logs contain END and BEGIN; not if other tools have resharded."""
     return reshard.state != ReshardState.DECLARED.value
 
 

@@ -1,10 +1,15 @@
-"""The topology of a keyspace: one record in a compacted topic, with one writer at a time."""
+"""The topology of a keyspace: one record in a compacted topic, with one writer at a time.
+
+Applications that route by it follow it with `watch_topology`.
+"""
 
 import json
+import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from threading import Event
 from typing import Any, Final, Self
 
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -12,18 +17,16 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from event_token import KeyRange, ShardName, tiles
 from event_token.errors import Halt, Retry, UsageError
 from topics.errors import CorruptRecord, TopologyChanged
-from topics.kafka.client import ClientConfig, open_producer
-from topics.kafka.deadline import Deadline
+from topics.kafka.client import ClientConfig, Deadline, open_producer
 from topics.kafka.errors import Fenced, kafka_error, kafka_errors
 from topics.kafka.partition_reader import read_tail
+from topics.keyspace.audit import operator
 from topics.names import check_keyspace, topology_topic, topology_transactional_id
 
 TOPOLOGY_KEY: Final = b"topology"
 
-# The version of the JSON layout; readers refuse later ones. A topology is written in version 2 only
-# while it has a decision: a writer that does not know decisions would drop it.
+# The version of the JSON layout; readers refuse any other.
 _LAYOUT_VERSION: Final = 1
-_LAYOUT_WITH_DECISIONS: Final = 2
 
 # One small record; longer than a failover of the transaction coordinator takes.
 _WRITE_TIMEOUT_S: Final = 60.0
@@ -102,10 +105,20 @@ class ReshardEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class TopologyAuthor:
+    """Who wrote a topology, as `user@host`, when by the clock of that host, and why."""
+
+    by: str
+    at_us: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Topology:
     """The shards of a keyspace. `epoch` counts the switched reshards.
 
-    `mask_key`: fingerprint of the key of the logs' hmac masks, "" before the first such mask.
+    `mask_keys`: fingerprints of the keys of the logs' hmac masks, by their ids ("" for none).
+    `author` is set where a topology is written; topologies that differ in nothing else are equal.
 
     UsageError unless shard names are distinct and the serving ones cover every keyspace id once.
     """
@@ -115,7 +128,8 @@ class Topology:
     shards: tuple[ShardEntry, ...]
     vindexes: tuple[TableVindex, ...] = ()
     reshards: tuple[ReshardEntry, ...] = field(default=())
-    mask_key: str = ""
+    mask_keys: Mapping[str, str] = field(default_factory=dict)
+    author: TopologyAuthor | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         check_keyspace(self.keyspace)
@@ -172,10 +186,18 @@ def read_topology(
     return topology_from_json(record.value, keyspace, where)
 
 
+def require_topology(topology: Topology | None, keyspace: str) -> Topology:
+    """Return the topology that was read; UsageError if the keyspace has none."""
+    if topology is None:
+        raise UsageError(f"keyspace {keyspace} has no topology: start a producer of it first")
+    return topology
+
+
 def update_topology(
     config: ClientConfig,
     keyspace: str,
     change: Callable[[Topology | None], Topology],
+    reason: str = "",
 ) -> Topology:
     """Fence other writers, read, apply `change`, write; return what was written.
 
@@ -183,7 +205,7 @@ def update_topology(
     TopologyChanged when another writer fenced this one. Then either nothing was written or, if
     this happened during the commit, this change was: read the topology again to find out.
     """
-    with TopologyFence(config, keyspace) as fence:
+    with TopologyFence(config, keyspace, reason) as fence:
         before = fence.read()
         after = change(before)
         fence.write(before, after)
@@ -196,8 +218,12 @@ class TopologyFence:
     What is read while it is held is still current if a later `write` succeeds.
     """
 
-    def __init__(self, config: ClientConfig, keyspace: str) -> None:
-        """Fence other writers. TopologyChanged when one has fenced this one meanwhile."""
+    def __init__(self, config: ClientConfig, keyspace: str, reason: str = "") -> None:
+        """Fence other writers. TopologyChanged when one has fenced this one meanwhile.
+
+        `reason`: why the topology is to change, which its record keeps.
+        """
+        self._reason = reason
         self._config = config
         self._keyspace = keyspace
         self._doing = f"writing the topology of keyspace {keyspace}"
@@ -240,6 +266,8 @@ class TopologyFence:
             )
         if after == before:
             return
+        author = TopologyAuthor(operator(), time.time_ns() // 1_000, self._reason)
+        after = replace(after, author=author)
         try:
             _commit(self._producer, topology_topic(keyspace), topology_to_json(after))
         except KafkaException as error:
@@ -287,10 +315,9 @@ def _await_visible(
 
 def topology_to_json(topology: Topology) -> bytes:
     """Return the value of the topology record."""
-    has_decision = any(reshard.decision for reshard in topology.reshards)
     return json.dumps(
         {
-            "version": _LAYOUT_WITH_DECISIONS if has_decision else _LAYOUT_VERSION,
+            "version": _LAYOUT_VERSION,
             "keyspace": topology.keyspace,
             "epoch": topology.epoch,
             "shards": [{"name": s.name, "state": s.state.value} for s in topology.shards],
@@ -310,27 +337,24 @@ def topology_to_json(topology: Topology) -> bytes:
                     "targets": list(r.targets),
                     "state": r.state,
                     "hop_time_us": r.hop_time_us,
-                    **_decision_fields(r.decision),
+                    "decision": r.decision
+                    and {"hop_time_us": r.decision.hop_time_us, "ends": dict(r.decision.ends)},
                 }
                 for r in topology.reshards
             ],
-            **({"mask_key": topology.mask_key} if topology.mask_key else {}),
+            "mask_key": topology.mask_keys.get("", ""),
+            "mask_keys": {name: key for name, key in topology.mask_keys.items() if name},
+            "author": topology.author and asdict(topology.author),
         },
     ).encode()
 
 
-def _decision_fields(decision: BeginDecision | None) -> dict[str, Any]:
-    if decision is None:
-        return {}
-    return {"decision": {"hop_time_us": decision.hop_time_us, "ends": dict(decision.ends)}}
-
-
 def topology_from_json(value: bytes | None, keyspace: str, where: str) -> Topology:
-    """Decode a topology record; CorruptRecord if it is invalid, Halt on a newer layout."""
+    """Decode a topology record; CorruptRecord if it is invalid, Halt on another layout."""
     try:
         fields: dict[str, Any] = json.loads(value or b"")
         version = fields["version"]
-        if version not in {_LAYOUT_VERSION, _LAYOUT_WITH_DECISIONS}:
+        if version != _LAYOUT_VERSION:
             raise Halt(
                 f"{where}: layout {version} of the topology is not known: use the release that "
                 f"wrote it",
@@ -359,12 +383,24 @@ def _topology(fields: dict[str, Any]) -> Topology:
                 tuple(r["targets"]),
                 r["state"],
                 r["hop_time_us"],
-                _decision(r.get("decision")),
+                _decision(r["decision"]),
             )
             for r in fields["reshards"]
         ),
-        mask_key=str(fields.get("mask_key", "")),
+        mask_keys=_mask_keys(fields),
+        author=_author(fields.get("author")),
     )
+
+
+def _mask_keys(fields: dict[str, Any]) -> dict[str, str]:
+    without_id = {"": str(fields["mask_key"])} if fields["mask_key"] else {}
+    return without_id | {str(name): str(key) for name, key in fields.get("mask_keys", {}).items()}
+
+
+def _author(fields: dict[str, Any] | None) -> TopologyAuthor | None:
+    if fields is None:
+        return None
+    return TopologyAuthor(str(fields["by"]), int(fields["at_us"]), str(fields["reason"]))
 
 
 def _decision(fields: dict[str, Any] | None) -> BeginDecision | None:
@@ -372,3 +408,85 @@ def _decision(fields: dict[str, Any] | None) -> BeginDecision | None:
         return None
     ends = {str(source): int(seq) for source, seq in fields["ends"].items()}
     return BeginDecision(int(fields["hop_time_us"]), ends)
+
+
+# A switch stops writes for about a second; to ask more often would gain nothing.
+WATCH_INTERVAL_S: Final = 1.0
+
+
+def watch_topology(
+    config: ClientConfig,
+    keyspace: str,
+    *,
+    interval_s: float = WATCH_INTERVAL_S,
+    stop: Event | None = None,
+) -> Iterator[Topology]:
+    """Yield the topology of a keyspace as it is now, then each later one.
+
+    Blocks between them, and ends when `stop` is set; without it the caller leaves the loop. Of
+    several changes within `interval_s` only the last one is certain to be seen. Waits while the
+    brokers are away, once the first topology was read. UsageError when no producer of the
+    keyspace has run yet.
+    """
+    stopped = stop or Event()
+    last: Topology | None = None
+    while not stopped.is_set():
+        try:
+            found = read_topology(config, keyspace)
+        except Retry:
+            if last is None:
+                raise
+            found = last
+        if found is not None and found != last:
+            last = found
+            yield found
+        stopped.wait(interval_s)
+
+
+class TopologyLook:
+    """Reads the topology of a keyspace at most every `every_s`, each time in a thread of its own.
+
+    A look takes tens of milliseconds, and half a second now and then: its client is a new one. A
+    thread ends with its look, so there is nothing to close. Not thread-safe.
+    """
+
+    def __init__(self, config: ClientConfig, keyspace: str, every_s: float) -> None:
+        """Begin nothing yet."""
+        self._config = config
+        self._keyspace = keyspace
+        self._every_s = every_s
+        self._due_s = time.monotonic() + every_s
+        self._looking: threading.Thread | None = None
+        self._found: Topology | None = None
+        self._failure: BaseException | None = None
+
+    def take(self) -> Topology | None:
+        """Return what a look has found, once, and begin the next one when it is due.
+
+        None when nothing is new, or nothing was written. Raises once what a look has raised.
+        """
+        if self._looking is None:
+            self._begin_if_due()
+            return None
+        if self._looking.is_alive():
+            return None
+        self._looking = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return self._found
+
+    def _begin_if_due(self) -> None:
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return
+        self._due_s = now_s + self._every_s
+        name = f"topology of {self._keyspace}"
+        self._looking = threading.Thread(target=self._look, name=name, daemon=True)
+        self._looking.start()
+
+    def _look(self) -> None:
+        try:
+            self._found = read_topology(self._config, self._keyspace)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that takes
+            self._failure = error

@@ -1,20 +1,31 @@
 """Reads what is committed at the ends of a shard's topics."""
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from confluent_kafka import Consumer
+
+from event_token import GtidSet, parse_gtid_set
 from event_token.errors import Retry
-from topics.kafka.client import ClientConfig, open_consumer
-from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader, read_tail
-from topics.kafka.stable_end import await_stable, open_range
+from topics.kafka.client import ClientConfig, Deadline, open_consumer
+from topics.kafka.partition_reader import (
+    TAIL_TIMEOUT_S,
+    PartitionReader,
+    await_stable,
+    both_consumers,
+    open_range,
+    read_tail,
+)
+from topics.kafka.record_parts import part_of
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.record import Progress
 from topics.records.envelope import read_envelope
-from topics.records.schema_ids import SchemaIds
-from topics.records.table_shape import ALL_EVENT_TYPES
+from topics.records.envelope_table import EVENT_TYPES
+from topics.records.table_shape import SchemaIds
 from topics.records.vevent import EventType
 
 # After fencing every marker has been written; only a new leader may not show it at once.
@@ -22,7 +33,7 @@ MARKERS_S_MAX: Final = 3.0
 
 # A copy writes one of these to the log in each transaction that stores how far it has come.
 _OF_COPIES: Final = frozenset(
-    ALL_EVENT_TYPES.index(each.value) for each in (EventType.LAST_PK, EventType.COPY_COMPLETED)
+    EVENT_TYPES.index(each.value) for each in (EventType.LAST_PK, EventType.COPY_COMPLETED)
 )
 
 _LOG: Final = logging.getLogger("shardstream.kafka")
@@ -58,10 +69,16 @@ class LogTail:
 
 
 def last_progress(
-    config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds
+    config: ClientConfig,
+    topics: ShardTopics,
+    schema_ids: SchemaIds,
+    consumer: Consumer | None = None,
 ) -> Progress | None:
-    """The last committed progress record of a shard; None where there is none."""
-    last = read_tail(config, topics.progress).last
+    """The last committed progress record of a shard; None where there is none.
+
+    `consumer`: to read with, which stays open.
+    """
+    last = read_tail(config, topics.progress, consumer=consumer).last
     if last is None:
         return None
     where = f"{topics.progress}, offset {last.offset}"
@@ -82,12 +99,13 @@ def read_committed_tail(
     `abort_open` raises where a successor has fenced the caller.
     """
     both = (topics.log, topics.progress)
-    opened = [open_range(config, topic, MARKERS_S_MAX) for topic in both]
-    if any(opened):
-        _end_lost_commit(config, topics, schema_ids, opened[0], abort_open)
-        for topic in both:
-            await_stable(config, topic)
-    progress, log = _committed_tail(config, topics, schema_ids)
+    with both_consumers(config) as consumers:
+        opened = [open_range(config, topic, MARKERS_S_MAX, consumers=consumers) for topic in both]
+        if any(opened):
+            _end_lost_commit(config, topics, schema_ids, opened[0], abort_open)
+            for topic in both:
+                await_stable(config, topic)
+        progress, log = _committed_tail(config, topics, schema_ids, consumers[0])
     if not log.agrees_with(progress):
         # A successor may have committed between the two looks. Then this is refused.
         abort_open()
@@ -125,26 +143,65 @@ def _end_lost_commit(
 def _copy_is_ahead(
     config: ClientConfig, topics: ShardTopics, log_range: tuple[int, int] | None
 ) -> bool:
-    """Tell whether rows of a copy are open in the log, and committed in the copy topic."""
+    """Return whether rows of a copy are open in the log, and committed in the copy topic."""
     if log_range is None or open_range(config, topics.copy, 0) is not None:
         return False
     everything = open_consumer(config, read_committed=False)
     try:
         with PartitionReader(config, topics.log, 0, TAIL_TIMEOUT_S, everything) as reader:
+            # Those records are never in parts, and of others some parts may not be there.
             return any(
                 read_envelope(record.value or b"", topics.log, record.offset)[0] in _OF_COPIES
-                for record in reader.records(*log_range)
+                for record in reader.messages(*log_range)
+                if part_of(record.headers, topics.log) is None
             )
     finally:
         everything.close()
 
 
 def _committed_tail(
-    config: ClientConfig, topics: ShardTopics, schema_ids: SchemaIds
+    config: ClientConfig,
+    topics: ShardTopics,
+    schema_ids: SchemaIds,
+    consumer: Consumer | None = None,
 ) -> tuple[Progress | None, LogTail]:
-    log = read_tail(config, topics.log)
+    log = read_tail(config, topics.log, consumer=consumer)
     last = None
     if log.last is not None:
         _, seq, timestamp_us, _ = read_envelope(log.last.value or b"", topics.log, log.last.offset)
         last = LastRow(log.last.offset, seq, timestamp_us)
-    return last_progress(config, topics, schema_ids), LogTail(log.start_offset, last)
+    progress = last_progress(config, topics, schema_ids, consumer)
+    return progress, LogTail(log.start_offset, last)
+
+
+# A log follows its server within a second, more where its producer has to catch up.
+LOG_WAIT_S: Final = 120.0
+_POLL_S: Final = 0.1
+
+
+def has_reached(progress: Progress | None, executed: GtidSet) -> bool:
+    """Whether a log holds everything that its server had executed."""
+    if progress is None:
+        return False
+    return parse_gtid_set(progress.position, executed.flavor).includes(executed)
+
+
+def wait_until_logged(
+    kafka: ClientConfig,
+    topics: ShardTopics,
+    schema_ids: SchemaIds,
+    executed: GtidSet,
+    wait_s: float = LOG_WAIT_S,
+) -> Progress:
+    """Return the progress of a log once it holds `executed`. Retry if it does not in time."""
+    deadline = Deadline(wait_s)
+    while True:
+        progress = last_progress(kafka, topics, schema_ids)
+        if progress is not None and has_reached(progress, executed):
+            return progress
+        if deadline.passed:
+            raise Retry(
+                f"shard {topics.shard}: its log has not reached {executed} within {wait_s:g} s: "
+                f"is its producer running?"
+            )
+        time.sleep(_POLL_S)

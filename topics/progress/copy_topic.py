@@ -2,9 +2,10 @@
 
 A copy is a snapshot (backfill) of a table in the log. Records are JSON. Their keys are JSON lists,
 so that no name is ambiguous: `["table", database, table]` (written by the producer, in the Kafka
-transaction of the rows that it describes), `["request", id]` (written by the requester) and
+transaction of the rows that it describes), `["request", id]` (written by the requester),
 `["answer", id]` (written by the producer, in the transaction that carries out the request; removed
-by the requester).
+by the requester) and `["proved", database, table]` (written by a producer whose server logs no
+names of columns, in the transaction of the first rows; removed in that of a definition).
 """
 
 import json
@@ -14,14 +15,20 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from event_token.errors import Halt, Retry
 from topics.errors import CorruptRecord
-from topics.kafka.client import REQUEST_TIMEOUT_S, ClientConfig, open_consumer, open_producer
-from topics.kafka.deadline import Deadline
-from topics.kafka.errors import kafka_error, kafka_errors
+from topics.kafka.client import (
+    ClientConfig,
+    Deadline,
+    open_consumer,
+    raise_unless_passing,
+    write_record,
+)
+from topics.kafka.errors import kafka_errors
 from topics.kafka.partition_reader import partition_bounds
+from topics.keyspace.audit import operator
 from topics.names import ShardTopics
 
 # The version of the JSON layout; readers refuse any other.
@@ -65,7 +72,7 @@ class TableCopy:
     no READ of this copy is older. `rule`: the filter rule of the table, as text, that its rows
     passed. `note`: why it failed or was cancelled, or what delays it. `begun_seq`: no READ of this
     copy has an earlier seq in the log; `seq`: the rows counted lie before it. Both are 0 where they
-    are not known.
+    are not known. `by` and `reason`: of the request that began it.
     """
 
     database: str
@@ -87,6 +94,8 @@ class TableCopy:
     note: str = ""
     begun_seq: int = 0
     seq: int = 0
+    by: str = ""
+    reason: str = ""
 
     @property
     def name(self) -> str:
@@ -99,7 +108,7 @@ class CopyRequest:
     """A request; without `tables` (`database.table`) it applies to all tables that it fits.
 
     `after_seq`: a START begins a copy again that is under way and did not begin after this record
-    of the log.
+    of the log. `by`: who asks, as `user@host`, which `ask` adds; `reason`: why.
     """
 
     action: CopyAction
@@ -107,6 +116,8 @@ class CopyRequest:
     where: str = ""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     after_seq: int = 0
+    by: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +129,31 @@ class CopyAnswer:
     problems: tuple[str, ...]
 
 
-CopyRecord = TableCopy | CopyRequest | CopyAnswer
+@dataclass(frozen=True, slots=True)
+class ProvedTable:
+    """The columns of a table, proved for the rows where the log ends.
+
+    `skips`: the SKIP records that the log had. `proved_us`: by the host's clock. `columns`: fields
+    of a table map's columns, as the producer orders them. `key`: columns of the primary key.
+    """
+
+    database: str
+    table: str
+    skips: int = 0
+    proved_us: int = 0
+    columns: tuple[Any, ...] = ()
+    key: tuple[int, ...] = ()
+
+
+CopyRecord = TableCopy | CopyRequest | CopyAnswer | ProvedTable
 
 
 def record_key(record: CopyRecord) -> bytes:
     """Return the Kafka key of a record."""
     if isinstance(record, TableCopy):
         return _key("table", record.database, record.table)
+    if isinstance(record, ProvedTable):
+        return _key("proved", record.database, record.table)
     return _key("request" if isinstance(record, CopyRequest) else "answer", record.id)
 
 
@@ -156,14 +185,14 @@ def decode(key: bytes | None, value: bytes, where: str) -> CopyRecord:
                 f"{where}: layout {layout!r} of the copy record is not known: use the release that "
                 "wrote it"
             )
-        for name in ("tables", "problems", "key", "last_key"):
+        for name in ("tables", "problems", "key", "last_key", "columns"):
             if name in fields:
                 fields[name] = tuple(fields[name])
         if kind == "table":
             return TableCopy(**{**fields, "state": CopyState(fields["state"])})
         if kind == "request":
             return CopyRequest(**{**fields, "action": CopyAction(fields["action"])})
-        return CopyAnswer(**fields)
+        return ProvedTable(**fields) if kind == "proved" else CopyAnswer(**fields)
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise CorruptRecord(f"{where}: not a copy record: {error}") from error
 
@@ -184,6 +213,7 @@ class CopyFeed:
         self.tables: dict[tuple[str, str], TableCopy] = {}
         self.requests: dict[str, CopyRequest] = {}
         self.answers: dict[str, CopyAnswer] = {}
+        self._proved: dict[tuple[str, str], ProvedTable] | None = {}
         self._config = config
         self._topic = topics.copy
         self._on_copy = on_copy
@@ -227,9 +257,7 @@ class CopyFeed:
             elif error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its only name
                 yield offset or 0
             elif error is not None:
-                known = kafka_error(KafkaException(error), doing, self._config.brokers)
-                if not isinstance(known, Retry):  # the consumer recovers from these by itself
-                    raise known
+                raise_unless_passing(error, doing, self._config)
 
     def _take(self, key: bytes | None, value: bytes | None, offset: int) -> None:
         where = f"{self._topic}, offset {offset}"
@@ -239,6 +267,8 @@ class CopyFeed:
                 self.requests.pop(names[0], None)
             elif kind == "answer":
                 self.answers.pop(names[0], None)
+            elif kind == "proved" and self._proved is not None:
+                self._proved.pop((names[0], names[1]), None)
             return
         record = decode(key, value, where)
         if isinstance(record, TableCopy):
@@ -247,8 +277,19 @@ class CopyFeed:
                 self._on_copy(record)
         elif isinstance(record, CopyRequest):
             self.requests[record.id] = record
+        elif isinstance(record, ProvedTable):
+            if self._proved is not None:
+                self._proved[record.database, record.table] = record
         else:
             self.answers[record.id] = record
+
+    def take_proved(self) -> dict[tuple[str, str], ProvedTable]:
+        """Return what the topic has of proved tables, once: the feed keeps none from here on.
+
+        The producer, which writes these records, has them itself.
+        """
+        found, self._proved = self._proved, None
+        return found or {}
 
     def close(self) -> None:
         """Close the consumer."""
@@ -263,37 +304,19 @@ def read_copies(config: ClientConfig, topics: ShardTopics) -> dict[tuple[str, st
 
 
 def ask(config: ClientConfig, topics: ShardTopics, request: CopyRequest) -> None:
-    """Write a request for the producer of the shard."""
-    _write(config, topics, record_key(request), encode(request))
+    """Write a request for the producer of the shard, with who asks."""
+    signed = replace(request, by=operator())
+    write_record(config, topics.copy, record_key(request), encode(signed))
 
 
 def forget_answer(config: ClientConfig, topics: ShardTopics, answer: CopyAnswer) -> None:
     """Remove an answer that has been read."""
-    _write(config, topics, record_key(answer), None)
+    write_record(config, topics.copy, record_key(answer), None)
 
 
 def withdraw(config: ClientConfig, topics: ShardTopics, request: CopyRequest) -> None:
     """Remove a request that was not answered."""
-    _write(config, topics, record_key(request), None)
-
-
-def _write(config: ClientConfig, topics: ShardTopics, key: bytes, value: bytes | None) -> None:
-    doing = f"writing to {topics.copy}"
-    failures: list[KafkaError] = []
-    producer = open_producer(config)
-    with kafka_errors(doing, config.brokers):
-        producer.produce(
-            topics.copy,
-            value,
-            key,
-            partition=0,
-            on_delivery=lambda error, _: failures.append(error) if error else None,
-        )
-        left = producer.flush(REQUEST_TIMEOUT_S)
-    if failures:
-        raise kafka_error(KafkaException(failures[0]), doing, config.brokers)
-    if left:
-        raise Retry(f"{doing} (brokers {config.brokers}): no answer in {REQUEST_TIMEOUT_S:g} s")
+    write_record(config, topics.copy, record_key(request), None)
 
 
 def with_state(copy: TableCopy, state: CopyState, now_us: int, note: str = "") -> TableCopy:

@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from event_token import KeyRange, ShardName, tiles
-from event_token.errors import UsageError
 from event_token.position import ShardPosition, StreamPosition
-from topics.errors import PositionTooOld
+from topics.errors import PositionTooOld, WrongPosition
 from topics.progress.record import Progress
 from topics.reading.hops import Hop, Hops, Target
 from topics.reading.shard_ticks import ShardTicks
 
 # One minute of a shard that is busy in every grid cell: far more than a batch needs, in a few
-# hundred kilobytes. The progress topic of a shard that is further ahead is paused.
+# hundred kilobytes. Progress of a shard that is further ahead is read later.
 TICKS_MAX = 6_000
 
 
@@ -73,7 +72,7 @@ class FollowedShards:
             target.observe(progress, seen_at_ms)
 
     def wants(self, shard: str) -> bool:
-        """Tell whether to keep reading the progress of a shard; False bounds memory."""
+        """Return whether to keep reading the progress of a shard; False bounds memory."""
         known = self._shards.get(shard)
         if known is None and (target := self.targets.get(shard)) is not None:
             if target.begin and not self._hops.needs_more(shard):
@@ -136,10 +135,10 @@ class FollowedShards:
 
 
 def check_shards(position: StreamPosition, key_range: KeyRange) -> None:
-    """Raise UsageError unless the shards of the position, old or new, make up the key range."""
+    """Raise WrongPosition unless the shards of the position, old or new, make up the key range."""
     parts = [ShardName.parse(shard).key_range.intersection(key_range) for shard in position.shards]
     if not tiles([part for part in parts if part], key_range) or None in parts:
-        raise UsageError(
+        raise WrongPosition(
             f"the position is of the shards {', '.join(position.shards) or '(none)'}, the "
             f"stream of the key range {key_range}: start from a time, or from a position of this "
             f"stream",
@@ -151,3 +150,41 @@ def _silence(known: ShardTicks, now_ms: int) -> str:
         return f"shard {known.shard} has no progress yet: is its producer running?"
     age_ms = max(0, now_ms - known.moved_at_ms)
     return f"shard {known.shard} is at head {known.head_us} us, unchanged for {age_ms} ms"
+
+
+class Stall:
+    """Which shards have held a stream back since when, from what it is seen to wait for."""
+
+    def __init__(self, now_ms: int) -> None:
+        """Begin with a stream that is not held back."""
+        self._frontier_us: int | None = None
+        self._since_ms = now_ms
+        self._shards: frozenset[str] = frozenset()
+        self._reason = ""
+        self._reported: frozenset[str] = frozenset()
+
+    def observe(self, wait: Wait | None, frontier_us: int | None, now_ms: int) -> None:
+        """Note what the stream waits for now; any progress of the frontier ends a stall."""
+        if wait is None or frontier_us != self._frontier_us:
+            self._frontier_us = frontier_us
+            self._since_ms = now_ms
+            self._shards = self._reported = frozenset()
+        if wait is not None:
+            # A shard that advances may still be waited for at one moment, never at all of them.
+            held = frozenset(wait.shards)
+            self._shards = held & self._shards or held
+            self._reason = wait.reason
+
+    def text(self, at_least_ms: int, now_ms: int) -> str | None:
+        """Return what the stream has waited for for so long; None while it advances."""
+        if not self._shards or now_ms - self._since_ms < at_least_ms:
+            return None
+        return f"waiting for {', '.join(sorted(self._shards))}: {self._reason}"
+
+    def news(self, at_least_ms: int, now_ms: int) -> str | None:
+        """Return `text` once per stall, and again when fewer shards are left that hold it back."""
+        found = self.text(at_least_ms, now_ms)
+        if found is None or (self._reported and not self._shards < self._reported):
+            return None
+        self._reported = self._shards
+        return found

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from event_token import KeyRange, ShardName, ShardPosition, tiles
 from event_token.key_range import KeyRangeError
 from topics.errors import PositionTooOld, ProgressBroken
-from topics.progress.cells import Cut, begins_us
-from topics.progress.record import CLOCK_AHEAD_US_MAX, Mark, MarkKind, Progress
+from topics.progress.record import CLOCK_AHEAD_US_MAX, Cut, Mark, Progress, begins_us
 from topics.reading.shard_ticks import End, ShardTicks
+
+# How far the clocks of a source and a target may differ, beyond all that NTP leaves.
+CLOCKS_APART_US_MAX = 60_000_000
 
 
 class Target:
@@ -32,7 +34,8 @@ class Target:
         self.begin: Mark | None = None
         self.is_cancelled = False
         self.known: ShardTicks | None = None
-        self.reaches_back = True  # whether all progress since `from_us` was there
+        self._reaches_back = True  # whether all progress since `from_us` was there
+        self._log_begins_us: int | None = None  # if its first progress record was there
 
     def observe(self, progress: Progress, seen_at_ms: int) -> None:
         """Process the next progress record. Halt when it does not follow its predecessor."""
@@ -43,16 +46,12 @@ class Target:
             and mark is not None
             and mark.reshard_id == self.reshard_id
         )
-        begins = is_first and mark is not None and mark.kind is MarkKind.BEGIN
+        begins = is_first and mark is not None and mark.begins(self.shard)
         # Records below BEGIN are never read, because the sources contain them.
         at = Cut(progress.end_offset - begins, progress.last_seq - begins)
         if self.known is None:
-            long_ago_us = self.from_us - CLOCK_AHEAD_US_MAX
-            first_us = begins_us(progress)
-            # A log that was started over after the hop; the sources' clocks may differ.
-            is_later = first_us is not None and first_us > self.from_us + CLOCK_AHEAD_US_MAX
-            is_whole = progress.first_seq == 1 and not is_later
-            self.reaches_back = is_whole or progress.head_us <= long_ago_us
+            self._reaches_back = progress.head_us <= self.from_us - CLOCK_AHEAD_US_MAX
+            self._log_begins_us = begins_us(progress)
             self.known = ShardTicks(self.shard, ShardPosition(at.offset, at.seq, None))
         self.known.observe(progress, seen_at_ms)
         if self.begin is None:
@@ -63,11 +62,13 @@ class Target:
         self.is_cancelled |= is_first and not begins
 
     def has_lost(self, hop_time_us: int) -> bool:
-        """Tell whether compaction has removed progress that may have shown BEGIN."""
+        """Return whether compaction, or a log started over, has removed what showed BEGIN."""
         known = self.known
-        if known is None or self.reaches_back or self.is_cancelled:
+        if known is None or self._reaches_back or self.is_cancelled:
             return False
-        return known.head_cell_us >= hop_time_us
+        begins_us = self._log_begins_us
+        is_whole = begins_us is not None and begins_us <= hop_time_us + CLOCKS_APART_US_MAX
+        return not is_whole and known.head_cell_us >= hop_time_us
 
     def _check_begin(self, mark: Mark, progress: Progress) -> None:
         where = f"shard {self.shard}: BEGIN of reshard {mark.reshard_id} at offset {mark.offset}"
@@ -140,11 +141,11 @@ class Hops:
         return tuple(s for s in shards if ShardName.parse(s).key_range.overlaps(self._key_range))
 
     def needs_more(self, shard: str) -> bool:
-        """Tell whether the progress of a target matters beyond its BEGIN."""
+        """Return whether the progress of a target matters beyond its BEGIN."""
         return any(shard in hop.targets for hop in self._hops.values())
 
     def is_over(self, known: ShardTicks) -> bool:
-        """Tell whether the END of a shard is final, because all targets have begun."""
+        """Return whether the END of a shard is final, because all targets have begun."""
         hop = self._hops.get(known.end.mark.reshard_id) if known.end else None
         return hop is not None and not self._silent_targets(hop)
 
@@ -170,7 +171,7 @@ class Hops:
         return [time_us for time_us in behind if time_us is not None]
 
     def awaits_end(self, shard: str, active: Active) -> bool:
-        """Tell whether the frontier may wait for this shard's END, however far ahead it is."""
+        """Return whether the frontier may wait for this shard's END, however far ahead it is."""
         return any(
             shard in hop.sources and self._behind_ends_us(hop, active)
             for hop in self._hops.values()

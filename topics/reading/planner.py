@@ -4,19 +4,82 @@ The frontier F is the least head (watermark) of all shards, on the grid. A batch
 shard, the records between its last cut and the cut at F: exactly those with F(previous) <= t < F.
 So batches are disjoint in time, and records beyond F are left unread rather than buffered. At a
 reshard the stream hops from the sources to the targets in a separate batch (see `hops`).
+
+`UnmergedPlanner` reads each shard as far as its progress goes, without the frontier: up to its END,
+if it has one that no CANCEL follows. It hops as soon as each source has been read up to its END and
+all targets have begun.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import merge
 from types import MappingProxyType
+from typing import Final
 
-from event_token import KeyRange
+from event_token import KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
-from event_token.position import ShardPosition, StreamPosition
-from topics.progress.cells import Cut
+from event_token.position import NUMBER_MAX
+from topics.errors import WrongPosition
+from topics.progress.record import Cut
 from topics.reading.followed_shards import TICKS_MAX, FollowedShards, Wait
 from topics.reading.shard_ticks import ShardTicks
-from topics.reading.silence import Silence
+
+
+class Silence:
+    """The shards left out of the frontier by mode MaxHold.
+
+    Times named `..._ms` are on the planner's clock.
+    """
+
+    def __init__(self, max_hold_ms: int) -> None:
+        """Begin with all shards counting."""
+        self._max_hold_ms = max_hold_ms
+        self._left_out: dict[str, int] = {}  # with its head at that time
+        self._held_since_ms: int | None = None
+
+    def taking_part(self, shards: Iterable[ShardTicks]) -> list[ShardTicks]:
+        """Return the shards that are not left out."""
+        return [known for known in shards if known.shard not in self._left_out]
+
+    def update(
+        self, shards: Sequence[ShardTicks], so_far_us: int, now_ms: int, *, held: bool
+    ) -> None:
+        """Update the shards left out. `held`: something else holds the frontier at `so_far_us`."""
+        names = {known.shard for known in shards}
+        self._left_out = {s: head for s, head in self._left_out.items() if s in names}
+        self._rejoin(shards, so_far_us)
+        self._leave_out(shards, so_far_us, now_ms, held=held)
+
+    def _rejoin(self, shards: Sequence[ShardTicks], so_far_us: int) -> None:
+        """Readmit shards that advance and are no further behind than the hold allows."""
+        behind_us_max = self._max_hold_ms * 1_000
+        for known in shards:
+            head_then_us = self._left_out.get(known.shard)
+            head_us = known.head_cell_us
+            if (
+                head_then_us is not None
+                and head_us > head_then_us
+                and head_us >= so_far_us - behind_us_max
+            ):
+                del self._left_out[known.shard]
+
+    def _leave_out(
+        self, shards: Sequence[ShardTicks], so_far_us: int, now_ms: int, *, held: bool
+    ) -> None:
+        """Leave out the shards that have held the others back for too long.
+
+        The last shard is never left out, because that would help no other.
+        """
+        taking_part = self.taking_part(shards)
+        holding = [s for s in taking_part if s.head_cell_us <= so_far_us]
+        if held or not holding or len(holding) == len(taking_part):
+            self._held_since_ms = None
+            return
+        if self._held_since_ms is None:
+            self._held_since_ms = now_ms
+        if now_ms - self._held_since_ms >= self._max_hold_ms:
+            self._left_out.update({s.shard: s.head_cell_us for s in holding})
+            self._held_since_ms = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +150,13 @@ class Batch:
 def ranges_between(start: StreamPosition, end: StreamPosition) -> dict[str, ShardRange]:
     """Return the non-empty ranges between two positions, by shard.
 
-    None lie between the two positions of a hop. UsageError when the positions are of different
+    None lie between the two positions of a hop. WrongPosition when the positions are of different
     shards otherwise, or `end` is before `start`.
     """
     if start.shards.keys() != end.shards.keys():
         if is_hop(start, end):
             return {}
-        raise UsageError(
+        raise WrongPosition(
             f"positions of different shards: {', '.join(start.shards)} (epoch {start.epoch}) "
             f"and {', '.join(end.shards)} (epoch {end.epoch})",
         )
@@ -101,7 +164,7 @@ def ranges_between(start: StreamPosition, end: StreamPosition) -> dict[str, Shar
     for shard, at in start.shards.items():
         to = end.shards[shard]
         if to.seq < at.seq or to.offset < at.offset:
-            raise UsageError(
+            raise WrongPosition(
                 f"shard {shard}: the end (seq {to.seq}, offset {to.offset}) lies before the "
                 f"start (seq {at.seq}, offset {at.offset})",
             )
@@ -111,7 +174,7 @@ def ranges_between(start: StreamPosition, end: StreamPosition) -> dict[str, Shar
 
 
 def is_hop(start: StreamPosition, end: StreamPosition) -> bool:
-    """Tell whether a step replaces shards by others, and does nothing else."""
+    """Return whether a step replaces shards by others, and does nothing else."""
     kept = start.shards.keys() & end.shards.keys()
     return (
         end.epoch == start.epoch + 1
@@ -238,21 +301,17 @@ class Planner(FollowedShards):
 
         if rows_until(frontier_us) <= max_rows:
             return frontier_us
-        # Cuts change only at ticks, so only ticks are tried.
-        times_us = sorted(
-            {t for known in shards for t in known.times_us if so_far_us < t < frontier_us}
-        )
-        low, high = 0, len(times_us)  # times_us[:low] fit, times_us[high:] do not
-        while low < high:
-            middle = (low + high) // 2
-            if rows_until(times_us[middle]) <= max_rows:
-                low = middle + 1
-            else:
-                high = middle
-        fits_us = times_us[low - 1] if low else so_far_us
-        if late_rows or rows_until(fits_us):
-            return fits_us
-        return times_us[low] if low < len(times_us) else frontier_us
+        # Cuts change only at ticks, so only ticks are tried: those of a batch, whatever is known.
+        fits_us, fits_rows, next_us = so_far_us, rows_until(so_far_us), frontier_us
+        rows = rows_until(so_far_us + 1)  # before the next tick
+        for time_us, added in merge(*(known.steps(so_far_us, frontier_us) for known in shards)):
+            if time_us > fits_us:
+                if rows > max_rows:
+                    next_us = time_us
+                    break
+                fits_us, fits_rows = time_us, rows
+            rows += added
+        return fits_us if fits_rows else next_us
 
     def _batch(self, frontier_us: int, cuts: Mapping[str, Cut]) -> Batch:
         late = [
@@ -275,3 +334,85 @@ class Planner(FollowedShards):
             end=end,
             late_shards=frozenset(late),
         )
+
+
+# Beyond every tick: a cut there is the end of what is known of a shard.
+_FOREVER_US: Final = NUMBER_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Unmerged:
+    """Each shard log as it comes: in order per shard, in no order between shards.
+
+    A shard that is silent never delays another one, and no event is late. A position's frontier is
+    the time before which every shard has been read, so a merged stream may continue at it: rows
+    that come after it and are older than what was read are then late or out of order, never lost.
+    """
+
+
+class UnmergedPlanner(FollowedShards):
+    """Plans ranges of single shards from a position on, from progress records alone.
+
+    Times named `..._ms` are milliseconds on a clock of the caller. UsageError when the shards of
+    the position do not make up `key_range`.
+    """
+
+    def __init__(
+        self,
+        position: StreamPosition,
+        key_range: KeyRange,
+        *,
+        ticks_max: int = TICKS_MAX,
+        retired_us: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """Begin at `position` without progress; see `Planner`."""
+        super().__init__(position, key_range, ticks_max=ticks_max, retired_us=retired_us)
+
+    def next_range(self, shard: str, rows_max: int) -> ShardRange | None:
+        """Return the records of a shard to read next, None if there are none.
+
+        They are whole transactions: at most `rows_max` rows, unless one grid cell has more.
+        """
+        known = self._shards[shard]
+        at, to = known.at, known.cut_within(_FOREVER_US, rows_max)
+        if to.seq == at.seq:
+            return None
+        return ShardRange(shard, at.offset, to.offset, at.seq + 1, to.seq)
+
+    def advance(self, part: ShardRange) -> None:
+        """Mark a range as read; the next one of the shard begins at its end."""
+        self._shards[part.shard].advance(Cut(part.end_offset, part.last_seq))
+        at = ShardPosition(part.end_offset, part.last_seq, None)
+        shards = {**self.position.shards, part.shard: at}
+        self.position = StreamPosition(self.position.epoch, self.position.frontier_us, shards)
+
+    def settle(self) -> bool:
+        """Move the frontier of the position, or hop if a hop is due; return whether it hopped.
+
+        PositionTooOld and ProgressBroken as `Planner.next_batch`.
+        """
+        self._hops.check_begins(self._retired_us)
+        hop = self._hops.due(self._shards, _FOREVER_US)
+        if hop is not None:
+            self.position = self._after_hop(hop)
+            self._hop_to(self.position)
+            return True
+        bounds_us = self._hops.bounds_us(self._shards) + self._ends_missed()
+        read_us = [known.read_cell_us for known in self._counting()]
+        at = self.position
+        frontier_us = max(at.frontier_us, min(read_us + bounds_us))
+        if frontier_us > at.frontier_us:
+            self.position = StreamPosition(at.epoch, frontier_us, at.shards)
+        return False
+
+    def read_us(self) -> dict[str, int]:
+        """Return, for each shard, the time before which it has been read."""
+        return {shard: known.read_cell_us for shard, known in self._shards.items()}
+
+    def heads_us(self) -> dict[str, int]:
+        """Return the head of each shard, 0 while it is unknown."""
+        return {shard: known.head_us or 0 for shard, known in self._shards.items()}
+
+    def wait(self, now_ms: int) -> Wait:
+        """Return which shards have the oldest head, and what a hop waits for."""
+        return self._wait(now_ms)

@@ -1,18 +1,30 @@
 """The state of one shard in a planner: its head, and the record that begins each grid cell."""
 
 from bisect import bisect_left, bisect_right
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, assert_never
 
 from event_token.position import ShardPosition
 from topics.errors import PositionTooOld, ProgressBroken
-from topics.progress.cells import Cut, cut_at, first_offset_of, ordered_from_seq
-from topics.progress.record import GRID_US, Mark, MarkKind, Progress, Tick, cell_start_us
+from topics.progress.record import (
+    GRID_US,
+    Cut,
+    Mark,
+    MarkKind,
+    Progress,
+    Tick,
+    cell_start_us,
+    cut_at,
+    first_offset_of,
+    offsets_before,
+    ordered_from_seq,
+)
 
 
 class End(NamedTuple):
     """An END mark that no CANCEL follows: nothing beyond `cut` belongs to the stream.
 
-    `cell_end_us` is the end of the grid cell of the END record; 0 if progress no longer tells it.
+    `cell_end_us` is the end of the grid cell of the END record; 0 if it is not known.
     """
 
     mark: Mark
@@ -68,10 +80,17 @@ class ShardTicks:
         """Number of ticks kept."""
         return len(self._times_us)
 
-    @property
-    def times_us(self) -> list[int]:
-        """Times of the ticks kept, increasing."""
-        return self._times_us
+    def steps(self, after_us: int, before_us: int) -> Iterator[tuple[int, int]]:
+        """Yield the time of each tick between two grid times, in order, both excluded.
+
+        Each with the number of records by which a cut behind it exceeds the cut at it.
+        """
+        i = bisect_right(self._times_us, after_us)
+        seq = self._cut_at(i).seq
+        while i < len(self._times_us) and self._times_us[i] < before_us:
+            next_seq = self._cut_at(i + 1).seq
+            yield self._times_us[i], next_seq - seq
+            i, seq = i + 1, next_seq
 
     def observe(self, progress: Progress, seen_at_ms: int) -> None:
         """Process the next progress record. Halt when it does not follow its predecessor."""
@@ -94,24 +113,27 @@ class ShardTicks:
                 f"offset {mark.offset} does not end its Kafka transaction, which ends at offset "
                 f"{progress.end_offset}: its producer is faulty",
             )
-        if (
-            mark.kind is MarkKind.CANCEL
-            and self.end
-            and self.end.mark.reshard_id == mark.reshard_id
-        ):
-            self.end = None
-        elif mark.kind is MarkKind.END:
-            # One of the same reshard replaces it: a primary was lost before it replicated END.
-            if self.end is not None and self.end.mark.reshard_id != mark.reshard_id:
-                raise ProgressBroken(
-                    f"shard {self.shard}: END of reshard {mark.reshard_id} at offset "
-                    f"{mark.offset} follows END of reshard {self.end.mark.reshard_id} at offset "
-                    f"{self.end.mark.offset} without a CANCEL of that one",
-                )
-            # The tick of the cell of END; one with the seq of END belongs to the records after it.
-            i = bisect_left(self._cuts, progress.last_seq, key=lambda cut: cut.seq) - 1
-            cell_end_us = self._times_us[i] + GRID_US if i >= 0 else 0
-            self.end = End(mark, Cut(progress.end_offset, progress.last_seq), cell_end_us)
+        is_of_same = self.end is not None and self.end.mark.reshard_id == mark.reshard_id
+        match mark.kind:
+            case MarkKind.BEGIN:
+                pass
+            case MarkKind.CANCEL:
+                if is_of_same:
+                    self.end = None
+            case MarkKind.END:
+                # One of the same reshard replaces it: a primary was lost before it replicated END.
+                if self.end is not None and not is_of_same:
+                    raise ProgressBroken(
+                        f"shard {self.shard}: END of reshard {mark.reshard_id} at offset "
+                        f"{mark.offset} follows END of reshard {self.end.mark.reshard_id} at "
+                        f"offset {self.end.mark.offset} without a CANCEL of that one",
+                    )
+                # The tick of the cell of END; one with its seq belongs to the records after it.
+                i = bisect_left(self._cuts, progress.last_seq, key=lambda cut: cut.seq) - 1
+                cell_end_us = self._times_us[i] + GRID_US if i >= 0 else 0
+                self.end = End(mark, Cut(progress.end_offset, progress.last_seq), cell_end_us)
+            case never:
+                assert_never(never)
 
     def _check_chain(self, progress: Progress) -> None:
         first, last = progress.first_seq, progress.last_seq
@@ -164,6 +186,9 @@ class ShardTicks:
     def _check_tick(self, progress: Progress, tick: Tick, first_offset: int) -> None:
         rising = not self._times_us or tick.timestamp_us >= self._times_us[-1]
         inside = first_offset <= tick.offset < progress.end_offset
+        if progress.in_parts:  # none of them lies between two parts
+            seq = cut_at(progress, tick).seq + 1
+            inside = inside and tick.offset == first_offset + offsets_before(progress, seq)
         if rising and inside and tick.timestamp_us == cell_start_us(tick.timestamp_us):
             return
         raise ProgressBroken(
@@ -178,7 +203,10 @@ class ShardTicks:
 
         Never before the position, never beyond an END that no CANCEL follows.
         """
-        i = bisect_left(self._times_us, frontier_us)
+        return self._cut_at(bisect_left(self._times_us, frontier_us))
+
+    def _cut_at(self, i: int) -> Cut:
+        """Return the cut at a tick, or behind the last one."""
         found = self._cuts[i] if i < len(self._cuts) else self._end
         if self.end is not None and found.seq > self.end.cut.seq:
             found = self.end.cut

@@ -34,6 +34,11 @@ class Cursor:
         """Release the record, which may be large."""
         self.open(b"", 0)
 
+    def check_end(self) -> None:
+        """ValueError unless everything has been read."""
+        if self.at != self.end:
+            raise ValueError(f"{self.end - self.at} bytes are left after its last field")
+
     def take_long(self) -> i64:
         """Read an int or a long: zigzag, seven bits per byte, lowest first."""
         record = self.record

@@ -1,18 +1,19 @@
 """The reader of the envelope, the fields that every record of a shard log begins with.
 
-Their order is that of `table_shape.envelope_fields`, the same for every schema. Typed for mypyc,
-and correct uncompiled too.
+Fields of version 1 are read in the order of `envelope_table.ENVELOPE`, which a test compares, and
+fields of later versions as that table says. Typed for mypyc, and correct uncompiled too.
 """
 
 from typing import Final
 
+from librt.strings import read_i32_be
 from mypy_extensions import i64
 
 from topics.errors import CorruptRecord, UnknownEnvelope
 from topics.records.cursor import Cursor
-from topics.records.table_shape import ALL_EVENT_TYPES, OPS
+from topics.records.envelope_table import EVENT_TYPES, OPS, EnvelopeField, added_fields
+from topics.records.table_shape import WIRE_HEADER_BYTES, place, schema_id_of
 from topics.records.vevent import TokenText
-from topics.records.wire import WIRE_HEADER_BYTES, place, schema_id_of
 
 # The offset of a field that is null.
 NULL: Final = -1
@@ -20,6 +21,9 @@ NULL: Final = -1
 # Which image an invalid date belongs to.
 _BEFORE: Final = 0
 _AFTER: Final = 1
+
+# Fields of later versions follow those of version 1, so code may read any version.
+VERSION_ONE: Final = 1
 
 # (index of the event type, seq, timestamp_us, whether it is the last of its transaction)
 Envelope = tuple[int, int, int, bool]
@@ -38,6 +42,7 @@ class EnvelopeReader:
     def __init__(self) -> None:
         """Begin without a record."""
         self.cursor: Cursor = Cursor()
+        self.schema_id: i64 = 0
         self.type: i64 = 0
         self.seq: i64 = 0
         # Records of one transaction share a token; this number changes with the token.
@@ -61,16 +66,35 @@ class EnvelopeReader:
         self.dates_before: dict[int, str] = {}
         self.dates_after: dict[int, str] = {}
         self._has_dates: bool = False
-        self._type_count: i64 = len(ALL_EVENT_TYPES)
+        # Values of the fields that later versions have added, by name.
+        self.added: dict[str, object] = {}
+        self._added_fields: list[EnvelopeField] = list(added_fields())
+        self._has_added: bool = len(self._added_fields) > 0
+        self._type_count: i64 = len(EVENT_TYPES)
         self._op_count: i64 = len(OPS)
         self._token: bytes = b""
         self._token_cursor: Cursor = Cursor()
         self._position_at: i64 = 0  # an offset in the token, like the next one
         self._origin_at: i64 = 0
         self._token_text: TokenText | None = None
+        # Texts that successive records mostly share, and the bytes that they are made of.
+        self.database: str = ""
+        self.table: str = ""
+        self._names: bytes = b""
+        self._gtid: str = ""
+        self._gtid_bytes: bytes = b""
+
+    def read(self, record: bytes, version: i64) -> None:
+        """Read the whole envelope of a record; `version`: that of its schema's envelope."""
+        self.open(record)
+        self.take_token()
+        self.take_rest(version)
 
     def open(self, record: bytes) -> None:
-        """Read type and seq of a record, wire header and all."""
+        """Read schema id, type and seq of a record."""
+        if len(record) < WIRE_HEADER_BYTES or record[0] != 0:
+            raise ValueError("it does not begin with a zero and a schema id")
+        self.schema_id = i64(read_i32_be(record, 1))
         cursor = self.cursor
         cursor.open(record, WIRE_HEADER_BYTES)
         self.type = cursor.take_long()
@@ -103,8 +127,11 @@ class EnvelopeReader:
         self._token = token
         self._token_text = None
 
-    def take_rest(self) -> None:
-        """Read the fields after the token."""
+    def take_rest(self, version: i64) -> None:
+        """Read the fields after the token; `version`: that of the schema's envelope.
+
+        With VERSION_ONE the envelope of any version is read as far as the first one had it.
+        """
         cursor = self.cursor
         self.commit_us = cursor.take_long()
         self.gtid_at = cursor.at
@@ -128,6 +155,24 @@ class EnvelopeReader:
         count = cursor.take_block_count()
         if count != 0 or self._has_dates:
             self._take_dates(count)
+        if self._has_added:
+            self._take_added(version)
+
+    def gtid(self) -> str:
+        """Return the GTID of the transaction."""
+        gtid = self.bytes_at(self.gtid_at)
+        if gtid != self._gtid_bytes:
+            self._gtid = gtid.decode("utf-8")
+            self._gtid_bytes = gtid
+        return self._gtid
+
+    def take_names(self) -> None:
+        """Set `database` and `table`."""
+        names = self.cursor.record[self.database_at : self.op_at]
+        if names != self._names:
+            self.database = self.text_at(self.database_at)
+            self.table = self.text_at(self.table_at)
+            self._names = names
 
     def bytes_at(self, at: i64) -> bytes:
         """Return the string or bytes at byte `at` of the record."""
@@ -184,6 +229,26 @@ class EnvelopeReader:
         cursor.skip_bytes()
         return at
 
+    def _take_added(self, version: i64) -> None:
+        """Read the added fields that a version has; the others have their defaults."""
+        self.added = {
+            field.name: self._take_value(field.avro) if field.since <= version else field.default
+            for field in self._added_fields
+        }
+
+    def _take_value(self, avro: object) -> object:
+        if isinstance(avro, list):
+            return self._take_value(avro[1]) if self.cursor.take_present() else None
+        if avro == "long":
+            return int(self.cursor.take_long())
+        if avro == "boolean":
+            return self.cursor.take_flag()
+        if avro == "string":
+            return self.cursor.take_text()
+        if avro == "bytes":
+            return self.cursor.take_bytes()
+        raise TypeError(f"no field that a version adds to the envelope can be of type {avro}")
+
     def _take_dates(self, count: i64) -> None:
         """Read the blocks of invalid dates; `count` is that of the first one."""
         cursor = self.cursor
@@ -227,14 +292,14 @@ def whole_envelope(value: bytes, topic: str, offset: int | None) -> EnvelopeRead
     UnknownEnvelope when its type is one of a newer release.
     """
     envelope = _opened(value, topic, offset)
-    if envelope.type >= len(ALL_EVENT_TYPES):
+    if envelope.type >= len(EVENT_TYPES):
         raise UnknownEnvelope(
             f"{place(topic, offset)}: a record of type {envelope.type}, which this release does "
             "not know: upgrade this reader to the release that wrote it"
         )
     try:
         envelope.take_token()
-        envelope.take_rest()
+        envelope.take_rest(VERSION_ONE)
     except (IndexError, ValueError) as error:
         raise _broken(topic, offset) from error
     return envelope

@@ -6,9 +6,9 @@ import math
 import re
 import struct
 from collections.abc import Callable
-from datetime import date, datetime, timedelta
-from decimal import Decimal
-from functools import lru_cache
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from json.encoder import encode_basestring as _string
 from typing import Any, Final
 
 from topics.errors import CorruptRecord
@@ -25,7 +25,11 @@ _FRACTION: Final = re.compile(r"\w+\(([0-6])\)")
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 
-_ToJson = Callable[[Any], Any]
+# The text of a value other than NULL.
+_ToText = Callable[[Any], str]
+
+# `json.dumps` would make an encoder for each value.
+_json_text: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class _Number(str):
@@ -41,97 +45,124 @@ def event_to_json_dict(event: VEvent) -> dict[str, Any]:
     `event_to_json_text`. Columns that are not in the row image are absent. CorruptRecord when a
     JSON column does not contain JSON.
     """
-    return _event(event, _parse_json)
+    found: dict[str, Any] = json.loads(_event_text(event, _document_text))
+    return found
 
 
-def event_to_json_text(event: VEvent) -> str:
-    """Return the event as one line of JSON, with all digits of numbers in JSON columns."""
-    return _dump(_event(event, _parse_json_exactly))
+def event_to_json_text(event: VEvent, *, with_position: bool = True) -> str:
+    """Return the event as one line of JSON, with all digits of numbers in JSON columns.
+
+    `with_position` False leaves `position` out, whose length grows with the shards.
+    """
+    return _event_text(event, _exact_document_text, with_position=with_position)
 
 
-def _event(event: VEvent, parse: _ToJson) -> dict[str, Any]:
-    position = event.position
-    fields: dict[str, Any] = {
-        "type": event.type.value,
-        "database": event.database,
-        "table": event.table,
-        "op": event.op.value,
-        "before": _row(event, event.before, parse),
-        "after": _row(event, event.after, parse),
-        "shard": event.shard,
-        "seq": event.seq,
-        "offset": event.offset,
-        "timestamp_us": event.timestamp_us,
-        "gtid": event.gtid,
-        "token": event.token.to_string(),
-        "position": None if position is None else position.to_string(),
-    }
+def _event_text(event: VEvent, document: _ToText, *, with_position: bool = True) -> str:
+    """Return the event; `document` returns the text of a JSON column's value."""
+    text = (
+        f'{{"type": "{event.type}", "database": {_string(event.database)}, '
+        f'"table": {_string(event.table)}, "op": "{event.op}", '
+        f'"before": {_row_text(event, event.before, document)}, '
+        f'"after": {_row_text(event, event.after, document)}, '
+        f'"shard": {_string(event.shard)}, "seq": {event.seq}, "offset": {event.offset}, '
+        f'"timestamp_us": {event.timestamp_us}, "gtid": {_string(event.gtid)}, '
+        f'"token": "{event.token.to_string()}"'
+    )
+    if with_position:
+        position = event.position
+        text += ', "position": ' + ("null" if position is None else f'"{position.to_string()}"')
+    for name, value in event.added.items():
+        shown = _base64_text(value) if isinstance(value, bytes) else value
+        text += f", {_string(name)}: {_json_text(shown)}"
     if event.statement is not None:
-        fields["statement"] = event.statement
+        text += f', "statement": {_string(event.statement)}'
     if event.late:
-        fields["late"] = True
+        text += ', "late": true'
     if event.possible_duplicate:
-        fields["possible_duplicate"] = True
-    return fields
+        text += ', "possible_duplicate": true'
+    return text + "}"
 
 
-def _row(event: VEvent, row: Row | None, parse: _ToJson) -> dict[str, Any] | None:
+def _row_text(event: VEvent, row: Row | None, document: _ToText) -> str:
     if row is None or event.shape is None:
-        return None
-    converted: dict[str, Any] = {}
-    for name, to_json in _plan(event.shape, parse):
+        return "null"
+    texts: list[str] = []
+    for name, begin, to_text in _plan(event.shape).columns:
         if name not in row:
             continue
         value = row[name]
-        if value is None or isinstance(value, InvalidDate):
-            converted[name] = value
+        if value is None:
+            texts.append(begin + "null")
+            continue
+        if isinstance(value, InvalidDate):
+            texts.append(begin + _string(value))
             continue
         try:
-            converted[name] = to_json(value)
+            texts.append(begin + (document if to_text is _document_text else to_text)(value))
         except ValueError as error:
             raise CorruptRecord(
                 f"log of shard {event.shard}, offset {event.offset}: column {name} of "
                 f"{event.database}.{event.table}: {error}",
             ) from error
-    return converted
+    return "{" + ", ".join(texts) + "}"
 
 
-@lru_cache(maxsize=_PLANS_MAX)
-def _plan(shape: TableShape, parse: _ToJson) -> tuple[tuple[str, _ToJson], ...]:
-    return tuple((column.name, _to_json(column, parse)) for column in shape.columns)
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the rows of one table version are written: name, `"name": ` and text of each column."""
+
+    shape: TableShape
+    columns: tuple[tuple[str, str, _ToText], ...]
 
 
-def _to_json(column: Column, parse: _ToJson) -> _ToJson:
+# By identity: all rows of a table version share one shape, which is long to compare.
+_plans: Final[dict[int, _Plan]] = {}
+
+
+def _plan(shape: TableShape) -> _Plan:
+    found = _plans.get(id(shape))
+    if found is None:
+        if len(_plans) >= _PLANS_MAX:
+            _plans.clear()
+        columns = tuple((c.name, f"{_string(c.name)}: ", _to_text(c)) for c in shape.columns)
+        found = _plans[id(shape)] = _Plan(shape, columns)
+    return found
+
+
+def _to_text(column: Column) -> _ToText:
     match column.kind:
         case ValueKind.FLOAT:
-            return shortest_float
+            return lambda value: _json_text(shortest_float(value))
         case ValueKind.DECIMAL:
-            return _decimal_text
+            return lambda value: f'"{value:f}"'
         case ValueKind.BYTES:
-            return _base64_text
+            return lambda value: f'"{_base64_text(value)}"'
         case ValueKind.DATE:
-            return date.isoformat
+            return lambda value: f'"{value.isoformat()}"'
         case ValueKind.TIME:
             digits = _fraction_digits(column.sql_type)
-            return lambda value: _time_text(value, digits)
+            return lambda value: f'"{_time_text(value, digits)}"'
         case ValueKind.DATETIME:
             digits = _fraction_digits(column.sql_type)
-            return lambda value: _datetime_text(value, digits)
+            return lambda value: f'"{_datetime_text(value, digits)}"'
         case ValueKind.TIMESTAMP:
             digits = _fraction_digits(column.sql_type)
-            return lambda value: _datetime_text(value, digits) + "Z"
+            return lambda value: f'"{_datetime_text(value, digits)}Z"'
         case ValueKind.JSON:
-            return parse
-        case _:
-            return _as_it_is
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-def _decimal_text(value: Decimal) -> str:
-    return format(value, "f")
+            return _document_text
+        case ValueKind.STRING | ValueKind.ENUM:
+            return _string
+        case (
+            ValueKind.INT
+            | ValueKind.LONG
+            | ValueKind.UNSIGNED_LONG
+            | ValueKind.YEAR
+            | ValueKind.BIT
+            | ValueKind.BIT64
+        ):
+            return int.__repr__
+        case ValueKind.DOUBLE | ValueKind.SET:
+            return _json_text
 
 
 def _base64_text(value: bytes) -> str:
@@ -177,17 +208,18 @@ def _time_text(value: timedelta, digits: int | None) -> str:
     return f"{sign}{hour:02d}:{minute:02d}:{second:02d}{_fraction_text(microseconds, digits)}"
 
 
-def _parse_json(text: str) -> Any:
-    return json.loads(text, parse_float=_finite, parse_constant=_no_constant)
+def _document_text(text: str) -> str:
+    return _json_text(json.loads(text, parse_float=_finite, parse_constant=_no_constant))
 
 
-def _parse_json_exactly(text: str) -> Any:
-    return json.loads(
+def _exact_document_text(text: str) -> str:
+    document = json.loads(
         text,
         parse_float=_Number,
         parse_int=_Number,
         parse_constant=_no_constant,
     )
+    return _exact_text(document)
 
 
 def _finite(text: str) -> float:
@@ -201,11 +233,11 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _dump(value: Any) -> str:
+def _exact_text(value: Any) -> str:
     if isinstance(value, _Number):
         return str(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_dump(k)}: {_dump(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_string(k)}: {_exact_text(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_dump, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
+        return "[" + ", ".join(map(_exact_text, value)) + "]"
+    return _json_text(value)

@@ -1,60 +1,69 @@
-"""Records that a command writes instead of a producer: each a transaction of its own."""
+"""Records that a command writes instead of a producer: marks of reshards, and skips."""
 
 from io import BytesIO
-from typing import Any
+from typing import Final
 
 from fastavro import parse_schema, schemaless_writer
 
-from topics.records.schema_ids import SchemaIds
-from topics.records.table_shape import plain_schema, schema_text
+from topics.records.envelope_table import envelope_defaults
+from topics.records.table_shape import (
+    SchemaIds,
+    plain_schema,
+    schema_text,
+    statement_schema,
+    wire_header,
+)
 from topics.records.vevent import EventType, TokenText
-from topics.records.wire import wire_header
+
+STATEMENT_SCHEMA_TEXT: Final = schema_text(statement_schema())
+_AVRO: Final = parse_schema(plain_schema(statement_schema()))
+
+_DATABASE: Final = "_shardstream"
+# Database and table as Avro strings, as a producer writes them.
+JOURNAL_KEY: Final = bytes([2 * len(_DATABASE)]) + _DATABASE.encode("ascii") + b"\0"
 
 
-class StatementEncoder:
-    """Encodes records of one type whose body is a statement, as DDL records have it."""
+def encode_journal(mark: str, *, seq: int, token: TokenText, schema_ids: SchemaIds) -> bytes:
+    """Return the value of a mark's record, given its JSON text, at the time of its token."""
+    return encode_statement(
+        EventType.JOURNAL, mark, database=_DATABASE, seq=seq, token=token, schema_ids=schema_ids
+    )
 
-    def __init__(self, kind: EventType, schema: dict[str, Any], database: str = "") -> None:
-        """`database`: of all its records."""
-        self.schema_text = schema_text(schema)
-        self._kind = kind
-        self._avro = parse_schema(plain_schema(schema))
-        self._database = database
 
-    def encode(
-        self, statement: str, *, seq: int, token: TokenText, schema_ids: SchemaIds, gtid: str = ""
-    ) -> bytes:
-        """Return the value of a record at the time of its token, which ends a transaction.
+def encode_statement(
+    kind: EventType,
+    statement: str,
+    *,
+    seq: int,
+    token: TokenText,
+    schema_ids: SchemaIds,
+    database: str = "",
+    gtid: str = "",
+) -> bytes:
+    """Return the value of a record at the time of its token, which ends a transaction.
 
-        `gtid`: "" if no server has executed it.
-        """
-        stream = BytesIO()
-        stream.write(wire_header(schema_ids.register(self.schema_text)))
-        schemaless_writer(
-            stream,
-            self._avro,
-            {
-                "type": self._kind.value,
-                "seq": seq,
-                "token": {
-                    "timestamp_us": token.timestamp_us,
-                    "shard": token.shard,
-                    "position": token.position,
-                    "origin": None,
-                },
-                "commit_us": token.timestamp_us,
-                "gtid": gtid,
-                "row_index": 0,
-                "last": True,
-                "database": self._database,
-                "table": "",
-                "op": "NONE",
-                "keyspace_id_before": None,
-                "keyspace_id_after": None,
-                "columns_before": b"",
-                "columns_after": b"",
-                "off_calendar": [],
-                "statement": statement,
+    `gtid`: "" if no server has executed it.
+    """
+    stream = BytesIO()
+    stream.write(wire_header(schema_ids.register(STATEMENT_SCHEMA_TEXT)))
+    schemaless_writer(
+        stream,
+        _AVRO,
+        {
+            **envelope_defaults(),
+            "type": kind.value,
+            "seq": seq,
+            "token": {
+                "timestamp_us": token.timestamp_us,
+                "shard": token.shard,
+                "position": token.position,
+                "origin": None,
             },
-        )
-        return stream.getvalue()
+            "commit_us": token.timestamp_us,
+            "gtid": gtid,
+            "last": True,
+            "database": database,
+            "statement": statement,
+        },
+    )
+    return stream.getvalue()

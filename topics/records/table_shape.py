@@ -1,14 +1,18 @@
 """A table version as described by the binlog, and the Avro schema of its rows.
 
-This module alone defines the wire format of column values and of the envelope: producers write
-these schemas, `Subscriber` and Spark read them.
+This module alone defines the wire format of column values, as `envelope_table` does that of the
+envelope: producers write these schemas, `Subscriber` and Spark read them. Before the Avro body
+stand a zero byte and the schema id, as in the Confluent wire format.
 """
 
 import hashlib
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final, NamedTuple, Protocol
+
+from topics.errors import CorruptRecord, UnknownEnvelope
+from topics.records.envelope_table import envelope_fields, newest_version
 
 # The widest DECIMAL of any server. MariaDB's has up to 38 digits after the point, MySQL's 30.
 DECIMAL_DIGITS_MAX = 65
@@ -16,7 +20,6 @@ DECIMAL_SCALE_MAX = 38
 # Up to 18 digits fit into 64 bits, and the unscaled value then always takes 8 bytes, so that it is
 # written and read without a loop.
 DECIMAL_FIXED_DIGITS = 18
-DECIMAL_FIXED_BYTES = 8
 # BIGINT UNSIGNED and BIT(64): nine bytes, big-endian two's complement, of which the first is 0.
 UNSIGNED_LONG_BYTES = 9
 UNSIGNED_LONG_DIGITS = 20
@@ -33,7 +36,7 @@ class ValueKind(StrEnum):
     DECIMAL = "decimal"  # bytes, decimal(p,s), big-endian two's complement, 8 bytes when p <= 18
     STRING = "string"  # UTF-8, regardless of the column's character set
     BYTES = "bytes"
-    DATE = "date"  # int, days since 1970-01-01; invalid dates: null, their text in off_calendar
+    DATE = "date"  # int, days since 1970-01-01; invalid dates: null, their text in invalid_dates
     TIME = "time"  # long, microseconds, -838:59:59 to 838:59:59 (so not Avro's time of day)
     DATETIME = "datetime"  # long, local-timestamp-micros
     TIMESTAMP = "timestamp"  # long, timestamp-micros, UTC
@@ -70,7 +73,7 @@ class TableShape:
     row_end: int | None = None
 
 
-def avro_type(column: Column) -> Any:
+def avro_type(column: Column) -> str | dict[str, Any]:
     """Return the Avro type of a column's value, without the null branch."""
     match column.kind:
         case ValueKind.INT | ValueKind.YEAR:
@@ -126,87 +129,25 @@ def avro_name(name: str) -> str:
     return "".join(out)
 
 
-# Incremented when the envelope changes; readers refuse versions that they do not know.
-ENVELOPE_VERSION = 1
-
-EVENT_TYPES = ("ROW", "DDL", "JOURNAL", "LAST_PK", "COPY_COMPLETED")
-# The records of operators' skips have an envelope version of their own: it adds a type. A release
-# that does not know it refuses them by name, and the schemas of tables stay as they are.
-SKIP_ENVELOPE_VERSION = 2
-ALL_EVENT_TYPES = (*EVENT_TYPES, "SKIP")
-# The event types of each envelope version that this release reads, by their index on the wire.
-TYPES_BY_ENVELOPE = {ENVELOPE_VERSION: EVENT_TYPES, SKIP_ENVELOPE_VERSION: ALL_EVENT_TYPES}
-OPS = ("NONE", "INSERT", "UPDATE", "DELETE", "READ")
-
-_STATEMENT = {"name": "statement", "type": "string"}
-_TOKEN_FIELDS = [
-    {"name": "timestamp_us", "type": "long"},
-    {"name": "shard", "type": "string"},
-    {"name": "position", "type": "string"},
-]
-
-
-def envelope_fields(types: tuple[str, ...] = EVENT_TYPES) -> list[dict[str, Any]]:
-    """Return the fields that every record of a shard log begins with, in their fixed order.
-
-    `types`: the event types by their index on the wire.
-
-    `topics.records.envelope` reads them. `columns_before` and `columns_after` are bit maps: column
-    i is in the row image if bit (i & 7), counted from the lowest, of byte (i >> 3) is set; they are
-    empty if there is no such image. `off_calendar` has the texts of invalid dates, such as
-    `2024-02-00` (image: 0 before, 1 after).
-    """
-    origin = {"type": "record", "name": "Origin", "fields": _TOKEN_FIELDS}
-    off_calendar = {
-        "type": "record",
-        # Part of the schemas of existing logs: with another name their records would be refused.
-        "name": "OffCalendar",
-        "fields": [
-            {"name": "image", "type": "int"},
-            {"name": "column", "type": "int"},
-            {"name": "text", "type": "string"},
-        ],
-    }
-    token = [*_TOKEN_FIELDS, {"name": "origin", "type": ["null", origin]}]
-    return [
-        {"name": "type", "type": {"type": "enum", "name": "Type", "symbols": list(types)}},
-        {"name": "seq", "type": "long"},
-        {"name": "token", "type": {"type": "record", "name": "EventToken", "fields": token}},
-        {"name": "commit_us", "type": "long"},
-        {"name": "gtid", "type": "string"},
-        {"name": "row_index", "type": "long"},
-        {"name": "last", "type": "boolean"},
-        {"name": "database", "type": "string"},
-        {"name": "table", "type": "string"},
-        {"name": "op", "type": {"type": "enum", "name": "Op", "symbols": list(OPS)}},
-        {"name": "keyspace_id_before", "type": ["null", "bytes"]},
-        {"name": "keyspace_id_after", "type": ["null", "bytes"]},
-        {"name": "columns_before", "type": "bytes"},
-        {"name": "columns_after", "type": "bytes"},
-        {"name": "off_calendar", "type": {"type": "array", "items": off_calendar}},
-    ]
-
-
-def _record(
-    body: list[dict[str, Any]], envelope: int = ENVELOPE_VERSION, **attributes: Any
-) -> dict[str, Any]:
+def _record(body: list[dict[str, Any]], version: int | None, **attributes: Any) -> dict[str, Any]:
+    version = newest_version() if version is None else version
     return {
         "type": "record",
         "name": "VEvent",
         "namespace": "shardstream",
-        "envelope": envelope,
+        "envelope": version,
         **attributes,
-        "fields": [*envelope_fields(TYPES_BY_ENVELOPE[envelope]), *body],
+        "fields": [*envelope_fields(version), *body],
     }
 
 
-def row_schema(shape: TableShape, keyspace: str | None = None) -> dict[str, Any]:
+def row_schema(shape: TableShape, keyspace: str, version: int | None = None) -> dict[str, Any]:
     """Return the Avro schema of ROW events of one table version.
 
     Column fields carry the attributes `column` (the true name), `kind`, `sql_type`, and `labels`
     for ENUM and SET; the record carries `database`, `table` and `primary_key` (column names), and
-    `keyspace`: keyspaces that share a Kafka may have tables of the same name. Schemas of earlier
-    producers have none. A system-versioned table's has `row_end`, the name of that column.
+    `keyspace`: keyspaces that share a Kafka may have tables of the same name. A system-versioned
+    table's has `row_end`, the name of that column. `version`: of the envelope; the newest.
     """
     fields = []
     for column in shape.columns:
@@ -225,26 +166,24 @@ def row_schema(shape: TableShape, keyspace: str | None = None) -> dict[str, Any]
         {"name": "before", "type": ["null", {"type": "record", "name": "Row", "fields": fields}]},
         {"name": "after", "type": ["null", "Row"]},
     ]
-    more: dict[str, Any] = {} if keyspace is None else {"keyspace": keyspace}
-    if shape.row_end is not None:
-        more["row_end"] = shape.columns[shape.row_end].name
+    row_end = {} if shape.row_end is None else {"row_end": shape.columns[shape.row_end].name}
     return _record(
         body,
-        **more,
+        version,
+        keyspace=keyspace,
+        **row_end,
         database=shape.database,
         table=shape.table,
         primary_key=[shape.columns[i].name for i in shape.primary_key],
     )
 
 
-def ddl_schema() -> dict[str, Any]:
-    """Return the Avro schema of DDL events, in which `database` is the default database."""
-    return _record([_STATEMENT])
+def statement_schema(version: int | None = None) -> dict[str, Any]:
+    """Return the Avro schema of all events but rows; `version`: of the envelope; the newest.
 
-
-def skip_schema() -> dict[str, Any]:
-    """Return the Avro schema of SKIP events, whose `statement` is JSON text."""
-    return _record([_STATEMENT], SKIP_ENVELOPE_VERSION)
+    `statement` is that of DDL, of which `database` is the default database, or JSON text.
+    """
+    return _record([{"name": "statement", "type": "string"}], version)
 
 
 def shape_of(schema: dict[str, Any]) -> TableShape | None:
@@ -274,6 +213,48 @@ def shape_of(schema: dict[str, Any]) -> TableShape | None:
     return TableShape(schema["database"], schema["table"], tuple(columns), key, row_end)
 
 
+class RecordSchema(NamedTuple):
+    """What a registered schema says of its records.
+
+    `shape` is the table version of their rows, None for statements.
+    """
+
+    shape: TableShape | None
+    envelope_version: int
+
+
+def known_schema(text: str, schema_id: int, where: str) -> RecordSchema:
+    """Return what a registered schema says; a schema that names no version has version 1.
+
+    UnknownEnvelope, naming `where`, if this release does not read its records.
+    """
+    schema: Any = json.loads(text)
+    version = schema.get("envelope", 1) if isinstance(schema, dict) else None
+    newest = newest_version()
+    known = f"version {newest}" if newest == 1 else f"versions 1 to {newest}"
+    if not isinstance(version, int) or not 1 <= version <= newest:
+        raise UnknownEnvelope(
+            f"{where}: schema {schema_id} has envelope version {version}, and this release reads "
+            f"{known}: upgrade this reader to the release that wrote it"
+        )
+    try:
+        shape = shape_of(schema)
+        own = (
+            statement_schema(version)
+            if shape is None
+            else row_schema(shape, schema.get("keyspace", ""), version)
+        )
+        is_known = plain_schema(own["fields"]) == plain_schema(schema["fields"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        is_known, shape = False, None
+    if not is_known:
+        raise UnknownEnvelope(
+            f"{where}: schema {schema_id} has fields that this release does not know: upgrade this "
+            f"reader to the release that wrote it"
+        )
+    return RecordSchema(shape, version)
+
+
 def schema_text(schema: dict[str, Any]) -> str:
     """Return the text to register: compact JSON with all attributes that readers need."""
     return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
@@ -295,3 +276,39 @@ def plain_schema(schema: Any) -> Any:
     if isinstance(schema, list):
         return [plain_schema(part) for part in schema]
     return schema
+
+
+WIRE_HEADER_BYTES: Final = 5
+_MAGIC: Final = 0
+
+# The registry's own interface has signed 32-bit ids.
+SCHEMA_ID_MAX: Final = 2**31 - 1
+
+
+def wire_header(schema_id: int) -> bytes:
+    """Return the five bytes that precede an Avro body."""
+    return schema_id.to_bytes(WIRE_HEADER_BYTES, "big")
+
+
+def schema_id_of(value: bytes | None, topic: str, offset: int | None = None) -> int:
+    """Return the schema id of a record value; CorruptRecord, naming its place, without one."""
+    if value is None or len(value) < WIRE_HEADER_BYTES or value[0] != _MAGIC:
+        start = None if value is None else value[:WIRE_HEADER_BYTES].hex()
+        where = place(topic, offset)
+        raise CorruptRecord(f"{where}: not in the Confluent wire format (begins with {start})")
+    return int.from_bytes(value[1:WIRE_HEADER_BYTES], "big")
+
+
+def place(topic: str, offset: int | None) -> str:
+    """Return the place of a record in words; only for errors, as it costs more than the check."""
+    return topic if offset is None else f"{topic}, offset {offset}"
+
+
+class SchemaIds(Protocol):
+    """Schema ids of a keyspace. Both directions are cached; ids never change."""
+
+    def register(self, text: str) -> int:
+        """Return the id of a schema, registering it if it is new; it is then readable."""
+
+    def text_of(self, schema_id: int) -> str:
+        """Return the schema with this id; Halt when there is none."""

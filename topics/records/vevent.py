@@ -1,16 +1,15 @@
 """One record of a shard log, decoded: a row change, a DDL statement or a mark."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from event_token import EventToken, Flavor, StreamPosition, UsageError, parse_gtid_set
 from topics.errors import CorruptRecord
-from topics.records.table_shape import ALL_EVENT_TYPES, OPS, TableShape
+from topics.records.envelope_table import EVENT_TYPES, OPS
+from topics.records.table_shape import TableShape
 
 
 class EventType(StrEnum):
@@ -44,7 +43,7 @@ IMAGES = {
 }
 
 # By their index on the wire.
-TYPES_BY_INDEX = tuple(EventType(name) for name in ALL_EVENT_TYPES)
+TYPES_BY_INDEX = tuple(EventType(name) for name in EVENT_TYPES)
 OPS_BY_INDEX = tuple(Op(name) for name in OPS)
 
 
@@ -108,17 +107,16 @@ class Places(Protocol):
 class EventFields:
     """An event while it is being read: the memory of a VEvent, which cannot be assigned to.
 
-    Its reader fills it in and turns it into a VEvent by assigning `__class__`, which takes a third
-    of the time of the constructor of a frozen class. What is left out is found when it is asked
-    for: both row images by `read_images`, the source of the position by `run_place`, all others, of
-    an event that was read for its record, by `read_fields`.
+    `SchemaReader.event` fills it in and turns it into a VEvent by assigning `__class__`, which
+    takes a tenth of the time of the constructor of a frozen class. Row images that it leaves out
+    are found by `read_images` when they are asked for.
     """
 
     __slots__ = (
         *("type", "seq", "token_text", "commit_us", "gtid", "row_index", "last", "database"),
         *("table", "op", "keyspace_id_before", "keyspace_id_after", "before", "after", "statement"),
-        *("shape", "shard", "offset", "late", "possible_duplicate", "position_source", "record"),
-        *("read_images", "read_fields", "run_place"),
+        *("shape", "shard", "offset", "late", "possible_duplicate", "place", "record"),
+        *("added", "read_images"),
     )
 
 
@@ -132,7 +130,9 @@ class VEvent(EventFields):
     JSON text for marks, copies and skips.
     `row_index` counts the records of the server's transaction from 0; `last` ends it.
     `possible_duplicate`: the change may have been delivered before a reshard without marks.
-    `record`: the record as on Kafka, for programs that decode it in columns.
+    `record`: the record as on Kafka, for programs that decode it in columns. `place`: the run of a
+    merged stream that the event belongs to, and its number there. `added`: the fields that releases
+    after 1.0 have added to the envelope, by name.
     """
 
     type: EventType
@@ -155,12 +155,9 @@ class VEvent(EventFields):
     offset: int
     late: bool = False
     possible_duplicate: bool = False
-    position_source: Callable[[], StreamPosition] | None = field(
-        default=None,
-        repr=False,
-        compare=False,
-    )
+    place: tuple[Places, int] | None = field(default=None, repr=False, compare=False)
     record: bytes = field(default=b"", repr=False, compare=False)
+    added: dict[str, object] = field(default_factory=dict, repr=False)
 
     @property
     def token(self) -> EventToken:
@@ -175,44 +172,25 @@ class VEvent(EventFields):
     @property
     def position(self) -> StreamPosition | None:
         """The position after this event; None outside of a merged stream."""
-        return None if self.position_source is None else self.position_source()
+        return None if self.place is None else self.place[0].position_after(self.place[1])
 
     def deliver(self, run: Places, count: int, *, late: bool = False) -> None:
         """Make this event part of a merged stream, the `count`th event of a run.
 
         Only for the stream that has decoded it, before it is delivered.
         """
-        object.__setattr__(self, "position_source", partial(run.position_after, count))
+        object.__setattr__(self, "place", (run, count))
         if late:
             object.__setattr__(self, "late", True)
 
     if not TYPE_CHECKING:  # a type checker must refuse names that are no fields
 
         def __getattr__(self, name: str) -> object:
-            """Find a field that the reader left out; it is kept."""
-            if name in {"before", "after"} and hasattr(self, "read_images"):
-                before, after = self.read_images(self)
-                object.__setattr__(self, "before", before)
-                object.__setattr__(self, "after", after)
-                return before if name == "before" else after
-            if name == "position_source":
-                place = getattr(self, "run_place", None)
-                if place is None:  # not delivered yet
-                    return None
-                object.__setattr__(self, name, partial(place[0].position_after, place[1]))
-            elif name in _READ_FIELDS and hasattr(self, "read_fields"):
-                whole = self.read_fields(self)
-                for each in _READ_FIELDS:
-                    object.__setattr__(self, each, getattr(whole, each))
-            else:
+            """Read the row images, which the reader left out; they are kept."""
+            if name not in {"before", "after"} or not hasattr(self, "read_images"):
                 message = f"{type(self).__name__!r} object has no attribute {name!r}"
                 raise AttributeError(message)
-            return object.__getattribute__(self, name)
-
-
-# What the record itself tells of an event.
-_READ_FIELDS = frozenset(
-    each.name
-    for each in fields(VEvent)
-    if each.name not in {"late", "possible_duplicate", "position_source", "record"}
-)
+            before, after = self.read_images(self)
+            object.__setattr__(self, "before", before)
+            object.__setattr__(self, "after", after)
+            return before if name == "before" else after

@@ -51,9 +51,6 @@ _TIME_FORM: Final = f"a time with a zone ({TIME_EXAMPLE})"
 _MICROSECONDS_FORM: Final = "microseconds since 1970 (us:1769860800000000)"
 _MICROSECONDS: Final = "us:"
 _GTID: Final = "gtid:"
-# Words of earlier releases, which producers still take.
-_CURRENT: Final = "current"
-_TIMESTAMP: Final = "timestamp:"
 
 # From 1973 to 2286: no time in this range, in seconds, milliseconds or nanoseconds, is a number of
 # microseconds in it, so a wrong unit is noticed.
@@ -103,21 +100,20 @@ def parse_producer_start(text: str, name: str = "start") -> StartWord | int | Gt
     """Return where an empty log starts; UsageError lists the accepted forms."""
     if text.startswith(_GTID):
         return GtidStart(text.removeprefix(_GTID))
-    word = StartWord.LATEST if text == _CURRENT else text
-    if word in {StartWord.EARLIEST, StartWord.LATEST}:
-        return StartWord(word)
+    if text in {StartWord.EARLIEST, StartWord.LATEST}:
+        return StartWord(text)
     forms = f"earliest, latest, {_TIME_FORM}, {_MICROSECONDS_FORM} or gtid:SET"
-    return _time(text.removeprefix(_TIMESTAMP), name, text, forms)
+    return _time(text, name, forms)
 
 
-def parse_time(text: str, name: str) -> int:
+def parse_time(given: str | datetime, name: str) -> int:
     """Return the microseconds since the epoch of a time with a zone; UsageError otherwise."""
-    return _time(text, name, text, f"{_TIME_FORM} or {_MICROSECONDS_FORM}")
+    return _time(given, name, f"{_TIME_FORM} or {_MICROSECONDS_FORM}")
 
 
-def _time(text: str, name: str, given: str, forms: str) -> int:
+def _time(given: str | datetime, name: str, forms: str) -> int:
     try:
-        time_us = _time_us(text)
+        time_us = _time_us(given) if isinstance(given, str) else _moment_us(given)
     except UsageError as error:
         raise _refused(name, given, error, forms) from error
     if time_us is None:

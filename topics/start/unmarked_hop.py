@@ -2,7 +2,7 @@
 
 Such a reshard is declared in the topology, with the time from which its targets took writes. A
 reader reads the sources to their end, then starts the targets at the least timestamp. It drops
-changes that it has seen according to their `origin`, and marks those of which it cannot tell.
+changes that it has seen according to their `origin`, and marks those of which it does not know.
 """
 
 from collections.abc import Mapping
@@ -11,15 +11,15 @@ from typing import Final
 from event_token import ClockUncertainty, EventToken, ShardPosition, StreamPosition
 from event_token.key_range import KeyRange
 from topics.kafka.client import ClientConfig
-from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
+from topics.kafka.lookups import Lookup, Lookups, bounds, last_between
 from topics.keyspace.lineage import overlapping
 from topics.keyspace.topology import ReshardEntry, ReshardState, Topology
 from topics.names import ShardTopics
 from topics.progress.history import ProgressHistory
 from topics.progress.record import cell_start_us
-from topics.reading.seen_before import SeenBefore
-from topics.records.record_decoder import RecordDecoder
-from topics.records.schema_ids import SchemaIds
+from topics.reading.row_filters import ReadBeforeHop
+from topics.records.event_decoder import EventDecoder
+from topics.records.table_shape import SchemaIds
 from topics.start.positions import START_WAIT_S, resolve_start_of
 
 # A target logs a replicated change with the time of its own clock. Synchronised clocks agree far
@@ -33,10 +33,10 @@ def declared(topology: Topology) -> list[ReshardEntry]:
     return [r for r in topology.reshards if r.state == ReshardState.DECLARED.value]
 
 
-def unmarked_targets(topology: Topology) -> dict[str, SeenBefore]:
+def unmarked_targets(topology: Topology) -> dict[str, ReadBeforeHop]:
     """Return what a reader that begins with such targets has seen: it is unknown."""
     return {
-        shard: SeenBefore(reshard.hop_time_us or 0)
+        shard: ReadBeforeHop(reshard.hop_time_us or 0)
         for reshard in declared(topology)
         for shard in reshard.targets
     }
@@ -54,7 +54,7 @@ def unmarked_hop(
     read_us: Mapping[str, int] | None = None,
     clock: ClockUncertainty = ClockUncertainty(),  # noqa: B008 - frozen, and has no state
     wait_s: float = START_WAIT_S,
-) -> tuple[StreamPosition, dict[str, SeenBefore]] | None:
+) -> tuple[StreamPosition, dict[str, ReadBeforeHop]] | None:
     """Return where a reader waiting at `position` continues, and what it has seen.
 
     None: no hop, or the sources have more to read. `is_exact`: the reader has read everything
@@ -68,7 +68,10 @@ def unmarked_hop(
         hop_time_us = reshard.hop_time_us or 0
         if not sources or not position.shards.keys() >= set(sources):
             continue
-        heads_us = {s: _head_us(config, topology.keyspace, s, schema_ids) for s in sources}
+        with Lookups(config) as lookups:
+            heads_us = lookups.results(
+                {s: _head_us(ProgressHistory(topology.keyspace, s, schema_ids)) for s in sources}
+            )
         frontier_us = min(read_us[s] for s in sources) if read_us else position.frontier_us
         end_us = _read_us(heads_us, taken_us, frontier_us, hop_time_us)
         if end_us is None:
@@ -85,12 +88,21 @@ def unmarked_hop(
         exact = is_exact and frontier_us == end_us
         tokens = {shard: position.shards[shard].token for shard in sources}
         if not exact:
-            for shard in (shard for shard, token in tokens.items() if token is None):
-                topics, at = ShardTopics(topology.keyspace, shard), position.shards[shard]
-                tokens[shard] = _last_token(config, topics, at, schema_ids)
+            with Lookups(config) as lookups:
+                tokens |= lookups.results(
+                    {
+                        shard: _last_token(
+                            ShardTopics(topology.keyspace, shard),
+                            position.shards[shard],
+                            schema_ids,
+                        )
+                        for shard, token in tokens.items()
+                        if token is None
+                    }
+                )
         kept = {s: at for s, at in position.shards.items() if s not in sources}
         end = StreamPosition(position.epoch + 1, position.frontier_us, {**kept, **begin.shards})
-        return end, dict.fromkeys(targets, SeenBefore(hop_time_us, frontier_us, exact, tokens))
+        return end, dict.fromkeys(targets, ReadBeforeHop(hop_time_us, frontier_us, exact, tokens))
     return None
 
 
@@ -112,27 +124,25 @@ def _read_us(
         taken_us.get(shard, 0) < min(hop_time_us, head_us) for shard, head_us in heads_us.items()
     ):
         return None
-    # A source without progress does not tell how far it was read.
+    # Without progress it is unknown how far a source was read.
     known_us = [cell_start_us(head_us) for head_us in heads_us.values() if head_us]
     return min([frontier_us, *known_us])
 
 
-def _head_us(config: ClientConfig, keyspace: str, shard: str, schema_ids: SchemaIds) -> int:
-    with ProgressHistory(config, keyspace, shard, schema_ids) as history:
-        last = history.last() if history.exists() else None
+def _head_us(history: ProgressHistory) -> Lookup[int]:
+    last = yield from history.last_if_any()
     return 0 if last is None else last.progress.head_us
 
 
 def _last_token(
-    config: ClientConfig, topics: ShardTopics, at: ShardPosition, schema_ids: SchemaIds
-) -> EventToken | None:
+    topics: ShardTopics, at: ShardPosition, schema_ids: SchemaIds
+) -> Lookup[EventToken | None]:
     """Return the token of the last record below a position; None if it is gone or absent."""
     if at.seq == 0:
         return None
-    with PartitionReader(config, topics.log, 0, TAIL_TIMEOUT_S) as reader:
-        start, _ = reader.bounds()
-        record = reader.last_between(start, at.offset)
+    start, _ = yield from bounds(topics.log)
+    record = yield from last_between(topics.log, start, at.offset)
     if record is None or record.value is None:
         return None
-    last = RecordDecoder(schema_ids).decode(record.value, topics.shard, record.offset)
+    last = EventDecoder(schema_ids).decode(record.value, topics.shard, record.offset)
     return last.token if last.seq == at.seq else None

@@ -6,16 +6,19 @@ from typing import Final
 from topics.errors import PositionTooOld
 from topics.kafka.client import ClientConfig
 from topics.kafka.consumer import BROKERS_DOWN_S_MAX, OffsetOutOfRangeError, StreamConsumer
+from topics.kafka.lookups import Lookup, Lookups
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.history import ProgressHistory
 from topics.reading.followed_shards import FollowedShards
-from topics.records.schema_ids import SchemaIds
+from topics.records.table_shape import SchemaIds
 
-# Progress records per poll; shards that the planner no longer wants are paused after these.
+# Progress records per poll; shards that the planner no longer wants are read no further.
 TAKE_MAX: Final = 500
 # Progress records are small: 1 MiB is a minute of eight busy shards.
 QUEUE_KBYTES_MAX: Final = 1_024
+# Of each topic in one fetch: so one that is far behind leaves room for the others.
+_FETCH_BYTES: Final = 64 * 1024
 # How often to look for the missing topics of a target: those of a cancelled reshard may be gone
 # before a reader has reached the CANCEL.
 ABSENT_RETRY_S: Final = 1.0
@@ -50,7 +53,7 @@ class ProgressFeed:
         self._shard_of: dict[str, str] = {}
         self._next_offsets: dict[str, int] = {}
         self._absent_until_s: dict[str, float] = {}
-        self._paused: set[str] = set()
+        self._resting: set[str] = set()  # topics of which the planner has enough for now
         self._consumer: StreamConsumer | None = None
 
     def poll(self, planner: FollowedShards, timeout_s: float) -> int:
@@ -95,15 +98,25 @@ class ProgressFeed:
                 self._config,
                 f"the progress of keyspace {self._keyspace}",
                 queue_kbytes_max=QUEUE_KBYTES_MAX,
+                fetch_bytes=_FETCH_BYTES,
                 brokers_down_s_max=self._brokers_down_s_max,
             )
+        # A target that has begun is followed as one of the shards.
+        known = {
+            shard
+            for shard, reshard_id in wanted.items()
+            if shard in self._followed and reshard_id in {None, self._followed[shard]}
+        }
+        with Lookups(self._config) as lookups:
+            first = lookups.results(
+                {s: self._first_offset(planner, s) for s in wanted if s not in known}
+            )
         offsets: dict[str, int] = {}
-        for shard, reshard_id in list(wanted.items()):
+        for shard in list(wanted):
             topic = ShardTopics(self._keyspace, shard).progress
-            # A target that has begun is followed as one of the shards.
-            if shard in self._followed and reshard_id in {None, self._followed[shard]}:
+            if shard in known:
                 offsets[topic] = self._next_offsets[topic]
-            elif (offset := self._first_offset(planner, shard)) is not None:
+            elif (offset := first[shard]) is not None:
                 offsets[topic] = offset
             else:
                 del wanted[shard]
@@ -111,30 +124,31 @@ class ProgressFeed:
         self._consumer.assign(offsets)
         self._followed, self._next_offsets = wanted, offsets
         self._shard_of = {ShardTopics(self._keyspace, shard).progress: shard for shard in wanted}
-        self._paused.clear()
+        self._resting.clear()
         return self._consumer
 
-    def _first_offset(self, planner: FollowedShards, shard: str) -> int | None:
+    def _first_offset(self, planner: FollowedShards, shard: str) -> Lookup[int | None]:
         """Return the first progress offset to read; None for a target that does not exist."""
         position = planner.position
-        with ProgressHistory(self._config, self._keyspace, shard, self._schema_ids) as history:
-            if shard in position.shards:
-                at = position.shards[shard]
-                history.check_same_log(at, position.frontier_us)
-                return history.offset_for_position(at, position.frontier_us)
-            if not history.exists():
-                return None
-            return history.offset_for_time(planner.targets[shard].from_us)
+        history = ProgressHistory(self._keyspace, shard, self._schema_ids)
+        if shard in position.shards:
+            at = position.shards[shard]
+            yield from history.check_same_log(at, position.frontier_us)
+            return (yield from history.offset_for_position(at, position.frontier_us))
+        exists = yield from history.exists(gone_s=0.0)  # it is asked again
+        if not exists:
+            return None
+        return (yield from history.offset_for_time(planner.targets[shard].from_us))
 
     def _follow_wants(self, consumer: StreamConsumer, planner: FollowedShards) -> None:
         unwanted = {topic for topic, shard in self._shard_of.items() if not planner.wants(shard)}
-        if unwanted == self._paused:
+        if unwanted == self._resting:
             return
-        if pause := sorted(unwanted - self._paused):
-            consumer.pause(pause)
-        if resume := sorted(self._paused - unwanted):
-            consumer.resume(resume)
-        self._paused = unwanted
+        if enough := unwanted - self._resting:
+            consumer.remove(sorted(enough))
+        if again := self._resting - unwanted:
+            consumer.add({topic: self._next_offsets[topic] for topic in sorted(again)})
+        self._resting = unwanted
 
     def close(self) -> None:
         """Close the consumer."""

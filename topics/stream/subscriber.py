@@ -1,46 +1,98 @@
 """The merged stream of a keyspace as a plain Python iterator."""
 
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from functools import partial
+from types import UnionType
+from typing import Any, Final, Self, TypeVar
 
-from event_token import ClockUncertainty, EventToken, Order, StreamPosition, compare
+from event_token import ClockUncertainty, EventToken, KeyRange, Order, StreamPosition, compare
 from event_token.errors import Retry, ShardstreamError, UsageError
 from topics.errors import ReaderClosed
 from topics.kafka.client import ClientConfig
 from topics.keyspace.lineage import retired_us
-from topics.keyspace.topology_look import TopologyLook
+from topics.keyspace.topology import TopologyLook
+from topics.named_readers import ReaderReporter, ReaderReports
 from topics.names import check_keyspace
-from topics.readers.reporter import ReaderReporter, ReaderReports
 from topics.reading.followed_shards import Wait
-from topics.reading.planner import MaxHold, Planner, Strict
-from topics.reading.seen_before import SeenBefore
-from topics.reading.unmerged import Unmerged, UnmergedPlanner
-from topics.records.record_decoder import RecordDecoder
+from topics.reading.planner import MaxHold, Mode, Planner, Strict, Unmerged, UnmergedPlanner
+from topics.reading.row_filters import ReadBeforeHop
+from topics.records.event_decoder import EventDecoder
 from topics.records.vevent import VEvent
-from topics.schemas.registry import open_schema_ids
-from topics.start.known_keyspace import known_topology
-from topics.start.positions import resolve_start
+from topics.schemas import open_schema_ids
+from topics.start.positions import known_topology, resolve_start
 from topics.start.start_forms import ParsedStart, Start, parse_start
 from topics.start.unmarked_hop import unmarked_hop, unmarked_targets
-from topics.stream.arguments import (
-    ReadingMode,
-    checked_clock,
-    checked_config,
-    checked_key_range,
-    checked_mode,
-    checked_tables,
-    checked_timeout_s,
-)
-from topics.stream.delivery import Delivery, UnmergedDelivery
-from topics.stream.log_reader import ShardLogReader
-from topics.stream.merged_stream import MergedStream
-from topics.stream.places import Taken, TakenRows
+from topics.stream.delivery import Delivery, Taken, TakenRows
+from topics.stream.merged_stream import MergedStream, StreamParts, UnmergedStream
 from topics.stream.progress_feed import ProgressFeed
-from topics.stream.unmerged_stream import UnmergedStream
+
+Table = tuple[str, str]
+ReadingMode = Mode | Unmerged
+
+# Of Arrow batches. One ends with a transaction from half of these on, and at the latest at one.
+BATCH_ROWS_MAX: Final = 100_000
+BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
+# After this long a batch ends with what it has, unless a transaction is coming.
+BATCH_WAIT_MS: Final = 500
+
+
+T = TypeVar("T")
+
+
+def _checked(name: str, given: T, kinds: type | UnionType, wanted: str) -> T:
+    """Return an argument unchanged; UsageError if it is of another type."""
+    if isinstance(given, kinds):
+        return given
+    raise _wrong(name, given, wanted)
+
+
+def _wrong(name: str, given: object, wanted: str) -> UsageError:
+    return UsageError(f"{name} {given!r} is of type {type(given).__name__}: pass {wanted}")
+
+
+def checked_key_range(key_range: str) -> KeyRange:
+    """Return the key range of a text such as `-80`."""
+    wanted = "a text such as '-80', or '-' for all"
+    return KeyRange.parse(_checked("key_range", key_range, str, wanted))
+
+
+def checked_timeout_s(timeout_s: object) -> float | None:
+    """Return seconds; None never ends."""
+    if timeout_s is None:
+        return None
+    if isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool) and timeout_s >= 0:
+        return timeout_s
+    raise _wrong("idle_timeout_s", timeout_s, "a number of seconds, or None for no end")
+
+
+# As statements quote names, for a database whose name has a dot.
+_QUOTED: Final = re.compile(r"`((?:[^`]|``)+)`\.`((?:[^`]|``)+)`")
+
+
+def checked_tables(tables: object) -> frozenset[Table] | None:
+    """Return (database, table) pairs of `database.table` names; None for all tables."""
+    if tables is None:
+        return None
+    if isinstance(tables, str) or not isinstance(tables, Iterable):
+        raise _wrong("tables", tables, "a list of database.table names, or None for all")
+    return frozenset(map(_table, tables))
+
+
+def _table(name: object) -> Table:
+    if isinstance(name, str):
+        quoted = _QUOTED.fullmatch(name)
+        if quoted is not None:
+            return quoted[1].replace("``", "`"), quoted[2].replace("``", "`")
+        database, dot, table = name.partition(".")
+        if database and dot and table:
+            return database, table
+    raise UsageError(f"table {name!r}: write it as database.table")
+
 
 # Events made ready at a time; each keeps its run alive for its position.
 RUN_ROWS_MAX: Final = 256
@@ -89,12 +141,21 @@ class StreamSubscriber:
         self.keyspace = check_keyspace(keyspace)
         self.key_range = checked_key_range(key_range)
         self._start: ParsedStart = parse_start(start)
-        self._config = checked_config(config)
+        self._config = _checked(
+            "config", config, ClientConfig, 'a ClientConfig({"bootstrap.servers": ...})'
+        )
         self._registry_url = registry_url
-        self._mode = checked_mode(mode)
+        self._mode = _checked(
+            "mode",
+            mode,
+            ReadingMode,
+            "Strict(), MaxHold(max_hold_ms) or Unmerged()",
+        )
         self._idle_timeout_s = checked_timeout_s(idle_timeout_s)
         self._tables = checked_tables(tables)
-        self.clock = checked_clock(clock)
+        self.clock = _checked(
+            "clock", clock, ClockUncertainty, "a ClockUncertainty(uncertainty_us=...)"
+        )
         self._reporter: ReaderReporter | None = None
         if name is not None:
             self._reporter = ReaderReporter(self._config, keyspace, name, self.key_range)
@@ -107,7 +168,9 @@ class StreamSubscriber:
         self._first: StreamPosition | None = None  # where the first session began
         self._given: Taken | None = None  # the end of the last batch made of what was taken
         self._is_kept = False  # something is taken, and not yet in a batch
-        self._unmarked: dict[str, SeenBefore] = {}
+        self._unmarked: dict[str, ReadBeforeHop] = {}
+        self.unmarked_hops = 0  # over reshards that were declared without marks
+        self._reached: StreamPosition | None = None  # before what waits to be delivered
         self._for_records: bool | None = None  # None: nothing has been asked for yet
         self._look = TopologyLook(self._config, keyspace, TOPOLOGY_LOOK_S)
         self._closing = threading.Event()
@@ -132,14 +195,14 @@ class StreamSubscriber:
         if self._closing.is_set() or not self._ready:
             raise StopIteration
         event: VEvent = self._ready.popleft()
-        self._last = event
+        self._last, self._reached = event, None
         return event
 
     def take(self, events_max: int, timeout_s: float) -> list[VEvent]:
         """Return up to `events_max` events: those that are ready, else what comes in time.
 
         For programs that have other work to do between events: an empty list after `timeout_s`
-        seconds, whatever `idle_timeout_s` is. Raises what iterating raises.
+        seconds, independent of `idle_timeout_s`. Raises what iterating raises.
         """
         self._check_open()
         if self._reporter is not None:
@@ -147,13 +210,14 @@ class StreamSubscriber:
         if not self._ready:
             self._refill(timeout_s)
         taken = [self._ready.popleft() for _ in range(min(events_max, len(self._ready)))]
-        self._last = taken[-1] if taken else self._last
+        if taken:
+            self._last, self._reached = taken[-1], None
         return taken
 
     def take_records(self, timeout_s: float, *, is_handled: bool = True) -> list[Taken]:
         """Return what is ready, else what comes in time, for programs that want records of rows.
 
-        Rows come in stretches, and of all tables; what is no row comes as an event. UsageError once
+        Rows come in stretches, and of all tables; other records come as events. UsageError once
         events have been taken. `is_handled`: what earlier calls returned need not be read again.
         `position`, also under the reader's name, does not pass what is neither handled nor given.
         """
@@ -171,7 +235,7 @@ class StreamSubscriber:
 
     def give(self, last: Taken, *, is_all: bool) -> None:
         """Note that what was taken up to `last` is delivered; `is_all`: nothing follows it."""
-        self._given, self._is_kept = last, not is_all
+        self._given, self._is_kept, self._reached = last, not is_all, None
 
     @property
     def tables(self) -> frozenset[tuple[str, str]] | None:
@@ -218,14 +282,11 @@ class StreamSubscriber:
     def position(self) -> StreamPosition | None:
         """The position after all delivered events; None before the start is known."""
         session = self._session
-        if self._is_kept:
-            return self._first if self._given is None else self._given.position
-        if session is not None and not self._ready:
-            return session.position
-        if self._last is not None:
-            return self._last.position
+        if self._is_kept or self._ready:
+            last = self._given if self._is_kept else self._last
+            return self._reached or (self._first if last is None else last.position)
         if session is not None:
-            return session.start
+            return session.position
         return self._start if isinstance(self._start, StreamPosition) else None
 
     def compare(self, a: EventToken, b: EventToken) -> Order:
@@ -234,9 +295,12 @@ class StreamSubscriber:
 
     def _note_handled(self, reporter: ReaderReporter) -> None:
         """Note the last event delivered: who asks for more has handled it."""
+        if self._reached is not None:
+            return  # noted when it was reached
         last = self._given if self._is_kept else self._last
-        if (self._is_kept or self._ready) and last is not None and last.position_source is not None:
-            reporter.note(last.position_source)
+        if (self._is_kept or self._ready) and last is not None and last.place is not None:
+            places, count = last.place
+            reporter.note(partial(places.position_after, count))
 
     def _refill(
         self, timeout_s: float | None, *, is_handled: bool = True, for_records: bool = False
@@ -249,6 +313,8 @@ class StreamSubscriber:
                 )
             self._for_records = for_records
         with self._reading:
+            if not self._ready and not self._is_kept:
+                self._reached = self.position
             try:
                 self._read(timeout_s, is_handled=is_handled)
             finally:
@@ -293,8 +359,6 @@ class StreamSubscriber:
 
     def _spent(self, error: ShardstreamError) -> None:
         """End the session: its ready events come first, then the error, then a new session."""
-        if self._session is not None:
-            self._start = self._session.position
         self._failure = error
         self._leave()
 
@@ -313,40 +377,28 @@ class StreamSubscriber:
         )
         self._first = self._first or start
         self._unmarked = unmarked_targets(topology) | self._unmarked
-        feed = ProgressFeed(self._config, self.keyspace, schema_ids)
-        decoder, retired = RecordDecoder(schema_ids), retired_us(topology)
-        rows_into = self._ready if self._for_records else None
-        rows_max = RECORD_RUN_ROWS_MAX if self._for_records else RUN_ROWS_MAX
-        if isinstance(self._mode, Unmerged):
-            return UnmergedStream(
-                start,
-                run_rows_max=rows_max,
-                poll_s=POLL_S,
-                planner=UnmergedPlanner(start, self.key_range, retired_us=retired),
-                feed=feed,
-                open_reader=self._reader,
-                decoder=decoder,
-                delivery=UnmergedDelivery(
-                    self.key_range, self._tables, start, self._unmarked, rows_into=rows_into
-                ),
-                for_records=bool(self._for_records),
-            )
-        return MergedStream(
-            start,
-            run_rows_max=rows_max,
-            poll_s=POLL_S,
-            planner=Planner(start, self.key_range, self._mode, retired_us=retired),
-            feed=feed,
-            open_reader=self._reader,
-            decoder=decoder,
+        parts = StreamParts(
+            start=start,
+            feed=ProgressFeed(self._config, self.keyspace, schema_ids),
+            config=self._config,
+            keyspace=self.keyspace,
+            decoder=EventDecoder(schema_ids),
             delivery=Delivery(
-                self.key_range, self._tables, start, self._unmarked, rows_into=rows_into
+                self.key_range,
+                self._tables,
+                start,
+                self._unmarked,
+                rows_into=self._ready if self._for_records else None,
+                marks_late=not isinstance(self._mode, Unmerged),
             ),
-            for_records=bool(self._for_records),
+            run_rows_max=RECORD_RUN_ROWS_MAX if self._for_records else RUN_ROWS_MAX,
+            poll_s=POLL_S,
         )
-
-    def _reader(self, shard: str) -> ShardLogReader:
-        return ShardLogReader(self._config, self.keyspace, shard)
+        retired = retired_us(topology)
+        if isinstance(self._mode, Unmerged):
+            planner = UnmergedPlanner(start, self.key_range, retired_us=retired)
+            return UnmergedStream(parts, planner)
+        return MergedStream(parts, Planner(start, self.key_range, self._mode, retired_us=retired))
 
     def _follow_declared(self, session: MergedStream | UnmergedStream) -> None:
         """While the stream waits, look for a reshard declared without marks, and hop.
@@ -372,13 +424,16 @@ class StreamSubscriber:
             # that lasts too long. Nothing has changed, so the next check will do.
             return
         if hop:
+            self.unmarked_hops += 1
+            self._leave()
             self._start, seen = hop
             self._unmarked |= seen
-            self._leave()
 
     def _leave(self) -> None:
+        """Close the session; the next one, or who asks for the position, goes on behind it."""
         session, self._session = self._session, None
         if session is not None:
+            self._start = session.position
             session.close()
 
     def _end(self) -> None:

@@ -1,20 +1,23 @@
 """The first mark of a reshard in each target's log, which decides whether the target begins.
 
-Whatever comes first counts and later marks are ignored, so a CANCEL in a log without a mark keeps
-its target from ever beginning, whatever is paused or cut off at that moment.
+The first mark counts and later marks are ignored, so a CANCEL in a log without a mark keeps
+its target from ever beginning, no matter what is paused or cut off at that moment.
 """
 
+import json
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from event_token.errors import Rebuild, Retry
+from topics.errors import UnknownEnvelope
 from topics.kafka.client import ClientConfig, open_producer
 from topics.kafka.errors import Fenced, kafka_errors
+from topics.kafka.lookups import Lookups
 from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
 from topics.kafka.provisioning import provision_shard
 from topics.names import ShardTopics
@@ -23,14 +26,16 @@ from topics.progress.codec import (
     PROGRESS_SCHEMA_TEXT,
     decode_progress,
     encode_progress,
+    note_headers,
 )
 from topics.progress.committed_tail import read_committed_tail
 from topics.progress.history import ProgressHistory
-from topics.progress.journal_record import JOURNAL_KEY, JOURNAL_SCHEMA_TEXT, encode_journal
-from topics.progress.notes import note_headers
-from topics.progress.record import Mark, Progress, Tick, cell_start_us
-from topics.records.schema_ids import SchemaIds
-from topics.records.vevent import TokenText
+from topics.progress.record import MARK_KINDS, JournalKind, Mark, Progress, Tick, cell_start_us
+from topics.records.envelope import whole_envelope
+from topics.records.event_decoder import EventDecoder
+from topics.records.statement_record import JOURNAL_KEY, STATEMENT_SCHEMA_TEXT, encode_journal
+from topics.records.table_shape import SchemaIds
+from topics.records.vevent import TYPES_BY_INDEX, EventType, TokenText
 
 # A target's producer that a supervisor restarts takes its log back; it fails while it does.
 _APPEND_TRIES_MAX: Final = 10
@@ -62,9 +67,11 @@ class TargetMarks:
         return dict(self._found)
 
     def exists(self, target: str) -> bool:
-        """Tell whether a target has topics."""
-        with ProgressHistory(self._config, self._keyspace, target, self._schema_ids) as history:
-            return history.exists()
+        """Return whether a target has topics."""
+        with Lookups(self._config) as lookups:
+            return lookups.result(
+                ProgressHistory(self._keyspace, target, self._schema_ids).exists()
+            )
 
     def _look(self, target: str) -> None:
         if target not in self._next_offsets and not self.exists(target):
@@ -78,8 +85,11 @@ class TargetMarks:
                 if wanted not in (record.value or b""):
                     continue
                 progress = decode_progress(record.value, self._schema_ids, topic)
-                if progress.mark is not None and progress.mark.reshard_id == self._reshard_id:
-                    self._found.setdefault(target, progress.mark)
+                mark = progress.mark
+                if target in self._found or mark is None or mark.reshard_id != self._reshard_id:
+                    continue
+                mark.begins(target)  # ProgressBroken if it is neither BEGIN nor CANCEL
+                self._found[target] = mark
         self._next_offsets[target] = end
 
     def append_cancel(self, target: str, cancel: Mark, flavor: str, not_before_us: int) -> None:
@@ -93,7 +103,7 @@ class TargetMarks:
         topics = ShardTopics(self._keyspace, target)
         if not self.exists(target):
             provision_shard(self._config, topics)
-        for text in (JOURNAL_SCHEMA_TEXT, PROGRESS_SCHEMA_TEXT):
+        for text in (STATEMENT_SCHEMA_TEXT, PROGRESS_SCHEMA_TEXT):
             self._schema_ids.register(text)
         doing = f"writing CANCEL of reshard {self._reshard_id} to {topics.log}"
         failed: Exception | None = None
@@ -129,7 +139,9 @@ class TargetMarks:
         at_us = max(last_us, before.head_us, not_before_us)
         token = TokenText(at_us, topics.shard, before.position, None)
         seq = before.last_seq + 1
-        value = encode_journal(cancel, seq=seq, token=token, schema_ids=self._schema_ids)
+        value = encode_journal(
+            cancel.journal_text(), seq=seq, token=token, schema_ids=self._schema_ids
+        )
         producer.begin_transaction()
         offset = _delivered(producer, topics.log, value, at_us)
         cell_us = cell_start_us(at_us)
@@ -142,6 +154,7 @@ class TargetMarks:
             ticks=(Tick(cell_us, offset),) if cell_us > cell_start_us(last_us) else (),
             mark=replace(cancel, offset=offset),
             stopped=None,
+            in_parts=(),
         )
         record = encode_progress(progress, self._schema_ids)
         producer.produce(
@@ -181,3 +194,58 @@ def _delivered(producer: Producer, topic: str, value: bytes, at_us: int) -> int:
     if not offsets:
         raise Rebuild(f"{topic}: the broker has not stored the record within the time")
     return offsets[0]
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedMark:
+    """A JOURNAL record."""
+
+    reshard_id: str
+    kind: JournalKind
+    seq: int
+    timestamp_us: int
+
+
+def marks_at_end(
+    config: ClientConfig,
+    topics: ShardTopics,
+    schema_ids: SchemaIds,
+    is_sharded: Callable[[str], bool],
+    consumer: Consumer | None = None,
+) -> dict[str, LoggedMark]:
+    """Return the newest mark of each reshard after the last row of a sharded table, by id.
+
+    `is_sharded`: whether a database has sharded tables; the others may be written after END.
+    `consumer`: to read with, which stays open. Retry when Kafka does not answer, CorruptRecord on
+    bytes that are not a record of a log, UnknownEnvelope at a mark of a newer release.
+    """
+    codec = EventDecoder(schema_ids)
+    newest: dict[str, LoggedMark] = {}
+    with PartitionReader(config, topics.log, 0, TAIL_TIMEOUT_S, consumer) as reader:
+        # DDL, marks and rows of other databases follow an END: mostly few, but a monitor may write
+        # for days.
+        for window in reader.windows_back():
+            found: dict[str, LoggedMark] = {}
+            has_row = False
+            for record in window:
+                value = record.value or b""
+                envelope = whole_envelope(value, topics.log, record.offset)
+                kind = TYPES_BY_INDEX[envelope.type]
+                if kind is EventType.ROW:
+                    if is_sharded(envelope.text_at(envelope.database_at)):
+                        found, has_row = {}, True
+                elif kind is EventType.JOURNAL:
+                    event = codec.decode(value, topics.shard, record.offset)
+                    row = json.loads(event.statement or "")
+                    if row["kind"] not in MARK_KINDS:
+                        raise UnknownEnvelope(
+                            f"{topics.log}, offset {record.offset}: a mark of the kind "
+                            f"{row['kind']!r}: upgrade to the release that wrote it"
+                        )
+                    found[row["reshard_id"]] = LoggedMark(
+                        row["reshard_id"], JournalKind(row["kind"]), event.seq, event.timestamp_us
+                    )
+            newest = found | newest
+            if has_row:
+                break
+    return newest

@@ -8,6 +8,7 @@ ROTATE: Final = 4
 INTVAR: Final = 5
 RAND: Final = 13
 USER_VAR: Final = 14
+EXECUTE_LOAD_QUERY: Final = 18
 FORMAT_DESCRIPTION: Final = 15
 XID: Final = 16
 TABLE_MAP: Final = 19
@@ -37,13 +38,14 @@ MARIADB_QUERY_COMPRESSED: Final = 165
 MARIADB_WRITE_ROWS_COMPRESSED_V1: Final = 166
 MARIADB_DELETE_ROWS_COMPRESSED: Final = 171
 
-# Events without a change: comments, bookkeeping, data of group replication, and the values that a
-# statement was run with. Definitions have them too, as CREATE EVENT with a user variable or
-# MariaDB's CREATE VIEW with RAND(); what they precede decides, and a logged change stops the shard.
+# Events without a change: comments, bookkeeping, data of group replication, and what a statement
+# was run with: values, and the file of a LOAD DATA. Definitions have values too, as CREATE EVENT
+# with a user variable or MariaDB's CREATE VIEW with RAND(); the statement decides.
 WITHOUT_CHANGE: Final = frozenset(
     (
         STOP,
         INTVAR,
+        *(9, 11, 17),  # APPEND_BLOCK, DELETE_FILE, BEGIN_LOAD_QUERY
         RAND,
         USER_VAR,
         HEARTBEAT,
@@ -59,19 +61,9 @@ WITHOUT_CHANGE: Final = frozenset(
     )
 )
 
-_STATEMENT: Final = "a statement logged as such: SET GLOBAL binlog_format=ROW on the source"
-
 # Events that stop the shard, and why.
 REFUSED: Final[dict[int, str]] = {
     26: "INCIDENT: changes are missing from the source's binlog; start a new log with a copy",
-    34: "ANONYMOUS_GTID: the source runs without GTIDs: SET GLOBAL gtid_mode=ON, step by step",
+    34: "ANONYMOUS_GTID: the source runs without GTIDs: set gtid_mode=ON, step by step",
     164: "START_ENCRYPTION: the server sends its binlog encrypted",
-}
-
-# Events that only statement-based logging writes.
-STATEMENTS: Final[dict[int, str]] = {
-    9: f"APPEND_BLOCK, {_STATEMENT}",
-    11: f"DELETE_FILE, {_STATEMENT}",
-    17: f"BEGIN_LOAD_QUERY, {_STATEMENT}",
-    18: f"EXECUTE_LOAD_QUERY, {_STATEMENT}",
 }

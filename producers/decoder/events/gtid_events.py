@@ -45,7 +45,6 @@ class MysqlGtid:
     """Source, tag, number, and commit time in microseconds on the first server."""
 
     def __init__(self) -> None:
-        """Begin empty; the readers fill it."""
         self.sid: bytes = b""
         self.tag: str = ""
         self.gno: i64 = 0
@@ -143,7 +142,6 @@ class MariadbGtid:
     """Domain, server (which is in the event's header), sequence (up to 64 bits) and flags."""
 
     def __init__(self) -> None:
-        """Begin empty; the reader fills it."""
         self.domain: i64 = 0
         self.server: i64 = 0
         self.sequence: int = 0
@@ -168,6 +166,6 @@ def read_mariadb_gtid(buf: bytes, pos: i64, end: i64, into: MariadbGtid) -> None
     # Without a group commit id the event is padded with zeros to its minimum size.
     extra = i64(buf[extra_at]) if extra_at < end else 0
     if extra & _TWO_PHASE_ALTER:
-        into.refused = "an ALTER TABLE in two phases (SET GLOBAL binlog_alter_two_phase=OFF)"
+        into.refused = "an ALTER TABLE in two phases (set binlog_alter_two_phase=OFF)"
     elif extra & ~_HARMLESS_EXTRA & 0xFF:
         into.refused = f"unknown flags {extra:#x}"

@@ -9,13 +9,15 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
+from producers.decoder.events.format_event import CHECKSUM_BYTES, HEADER_BYTES
+from producers.decoder.values.hidden_values import PLAIN_BYTES_MAX
+from producers.decoder.values.wire import packed_size, read_packed, read_u16, read_u32, take
+
 if sys.version_info >= (3, 14):
     from compression.zstd import ZstdDecompressor, ZstdError
 else:
     from backports.zstd import ZstdDecompressor, ZstdError
 
-from producers.decoder.events.format_event import CHECKSUM_BYTES, HEADER_BYTES
-from producers.decoder.values.wire import packed_size, read_packed, read_u32, take
 
 # The most that the decompressor returns at once; longer events are joined from several pieces.
 _PLAIN_BYTES_MAX: Final = 1024 * 1024
@@ -147,7 +149,7 @@ class PacketedTransaction:
         self._bytes_left: int = size
         self._unsummed: int = size - CHECKSUM_BYTES if has_checksum else size
         self._sum: int = 0
-        self._told: bytes = b""
+        self._stored_sum: bytes = b""
         self._verify: bool = verify
         self._count(packet, begin)
         self._payload: CompressedTransaction = CompressedTransaction(
@@ -164,7 +166,7 @@ class PacketedTransaction:
         self._payload.end()
         if self._bytes_left:
             raise ValueError(f"an event lacks its last {self._bytes_left} bytes")
-        if self._verify and int.from_bytes(self._told, "little") != self._sum:
+        if self._verify and int.from_bytes(self._stored_sum, "little") != self._sum:
             raise ValueError("the checksum of a compressed transaction does not match its bytes")
 
     def _count(self, packet: bytes, begin: int) -> None:
@@ -175,5 +177,40 @@ class PacketedTransaction:
         if self._verify:
             summed = min(self._unsummed, size)
             self._sum = zlib.crc32(memoryview(packet)[begin : begin + summed], self._sum)
-            self._told += packet[begin + summed :]
+            self._stored_sum += packet[begin + summed :]
             self._unsummed -= summed
+
+
+_ZLIB: Final = 0
+
+
+def uncompress_query(body: bytes) -> bytes:
+    """Return the body of the plain query event."""
+    begin = 13 + body[8] + 1 + read_u16(body, 11)
+    return take(body, 0, begin) + _uncompress(body, begin)
+
+
+def uncompress_rows(body: bytes, is_update: bool, has_extra: bool) -> bytes:
+    """Return the body of the plain row event. Its table id and bitmaps are never compressed."""
+    pos: int = 8
+    if has_extra:
+        pos += read_u16(body, pos)
+    bitmap_bytes = (read_packed(body, pos) + 7) // 8
+    pos += packed_size(body, pos) + (2 if is_update else 1) * bitmap_bytes
+    return take(body, 0, pos) + _uncompress(body, pos)
+
+
+def _uncompress(body: bytes, pos: int) -> bytes:
+    """Uncompress from `pos`: a byte with the algorithm and the width of the plain length."""
+    head = body[pos]
+    algorithm = head >> 4 & 7
+    if algorithm != _ZLIB:
+        raise ValueError(f"an event is compressed by the unknown algorithm {algorithm}")
+    width = head & 7
+    size = int.from_bytes(take(body, pos + 1, width), "big")
+    if size > PLAIN_BYTES_MAX:
+        raise ValueError(f"a compressed event claims to hold {size} bytes")
+    plain = zlib.decompressobj().decompress(body[pos + 1 + width :], size + 1)
+    if len(plain) != size:
+        raise ValueError(f"a compressed event should have {size} bytes and has another length")
+    return plain

@@ -2,15 +2,15 @@
 
 import re
 from enum import IntEnum
+from itertools import islice
 from typing import Final
 
-from mypy_extensions import i64
-
+from databases.statements import Token, TokenReader, tokens_of, without_setting
 from producers.decoder.values.charset import charset_of, readable_text
 from producers.decoder.values.wire import read_u16, take
 
 
-class Statement(IntEnum):
+class StatementKind(IntEnum):
     """What a query event means to the stream."""
 
     BEGIN = 0
@@ -34,84 +34,24 @@ _STATUS_BYTES: Final = {0: 4, 1: 8, 3: 4}
 _STATUS_COUNTED: Final = {2: (1, 1), 6: (1, 0), 131: (4, 0)}
 _STATUS_SQL_MODE: Final = 1
 _STATUS_CHARSET: Final = 4
-ANSI_QUOTES: Final = 1 << 2
-NO_BACKSLASH_ESCAPES: Final = 1 << 20
 
-_DEFINITIONS: Final = frozenset(
-    (
-        *("ALTER", "ANALYZE", "CHECK", "CREATE", "DROP", "FLUSH", "GRANT", "IMPORT", "INSTALL"),
-        *("OPTIMIZE", "RENAME", "REPAIR", "REVOKE", "SET", "TRUNCATE", "UNINSTALL"),
-    )
-)
-_DEFINED: Final = re.compile(
-    rb"(?<![\w@=.])"
-    rb"(?:DATABASE|EVENT|FUNCTION|INDEX|PROCEDURE|SCHEMA|SEQUENCE|TABLES?|TRIGGER|VIEW)"
-    rb"(?![\w@=.])",
-    re.IGNORECASE,
-)
-_CHANGES: Final = frozenset(
-    (
-        *("CALL", "DELETE", "DO", "EXECUTE", "HANDLER", "INSERT", "LOAD", "REPLACE", "SELECT"),
-        *("UPDATE", "VALUES", "WITH"),
-    )
-)
-# The content of an executed comment, `/*!40000 ... */` or `/*M! ... */`, is part of the statement.
-_SPACE: Final = re.compile(
-    rb"(?:\s+|--[ \t][^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*(?!!|M!).*?\*/|/\*M?!\d*|\*/|\()", re.DOTALL
-)
-# Text that may contain any word without meaning it: comments, strings and quoted names. Depending
-# on the SQL mode a backslash escapes a quote or does not.
-_COMMENT: Final = rb"(?P<comment>/\*(?!!|M!).*?\*/|#[^\n]*|--(?=[\x00-\x20]|$)[^\n]*|/\*M?!\d*|\*/)"
-_DOUBLE: Final = rb'"(?:[^"\\]|\\.)*"'
-_DOUBLE_PLAIN: Final = rb'"[^"]*"'
-_SINGLE: Final = rb"'(?:[^'\\]|\\.)*'"
-_SINGLE_PLAIN: Final = rb"'[^']*'"
-_NAME: Final = rb"`[^`]*`"
-
-
-def _quoted(*kinds: bytes) -> re.Pattern[bytes]:
-    return re.compile(b"|".join((_COMMENT, *kinds)), re.DOTALL)
-
-
-_QUOTED: Final = _quoted(_SINGLE, _DOUBLE, _NAME)
-_QUOTED_ANSI: Final = _quoted(_SINGLE, _DOUBLE_PLAIN, _NAME)
-_QUOTED_PLAIN: Final = _quoted(_SINGLE_PLAIN, _DOUBLE_PLAIN, _NAME)
-_QUOTES: Final = re.compile(rb"['\"`]")
-_CREATES_TABLE: Final = re.compile(rb"\s*CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\b", re.IGNORECASE)
-# A CREATE TABLE ... SELECT that is logged as a statement fills a table with rows that are in no
-# binlog; row format logs it without its SELECT, and the rows after it. VALUES also defines
-# partitions. After a full stop any word is a name.
-_ROWS_OF_TABLE: Final = re.compile(
-    rb"(?<![\w$\x80-\xff.])(?:SELECT|TABLE|VALUES(?!\s+LESS\s+THAN\b|\s+IN\b))(?![\w$\x80-\xff])",
-    re.IGNORECASE,
-)
-_DEFINES_TABLE: Final = re.compile(
-    rb"\s*(?:CREATE|ALTER)\s+(?:OR\s+REPLACE\s+|ONLINE\s+|IGNORE\s+)*TABLE\b", re.IGNORECASE
-)
-_CASCADES: Final = re.compile(
-    rb"\bON\s+(?:DELETE|UPDATE)\s+(?:CASCADE|SET\s+NULL)\b", re.IGNORECASE
-)
-# Definitions that bring rows into a table, or take them away, without a row event.
-_MOVES_ROWS: Final = re.compile(
-    rb"\b(?:(?:IMPORT|DISCARD)\s+(?:PARTITION\b[^;]*?\b)?TABLESPACE|EXCHANGE\s+PARTITION|CONVERT\s+(?:TABLE|PARTITION))\b",
-    re.IGNORECASE,
-)
-_TEXTS: Final = _quoted(_SINGLE, _DOUBLE)
-_IDENTIFIER: Final = rb"(`(?:[^`]|``)+`|[\w$\x80-\xff]+)"
-_TABLE_NAME: Final = re.compile(
-    rb"\bTABLE\s+(?:IF\s+EXISTS\s+)?" + _IDENTIFIER + rb"(?:\s*\.\s*" + _IDENTIFIER + rb")?",
-    re.IGNORECASE,
-)
-_SET_STATEMENT: Final = re.compile(rb"\bSET\s+STATEMENT\b.*?\bFOR\b", re.DOTALL | re.IGNORECASE)
-# ANALYZE and SET may also precede changes, unless one of these words follows.
-_ANALYZE_TABLE: Final = frozenset(("TABLE", "LOCAL", "NO_WRITE_TO_BINLOG"))
-_SET_ACCOUNT: Final = frozenset(("PASSWORD", "DEFAULT", "ROLE"))
-# A SERVER holds a password for another database server.
-_ACCOUNT: Final = re.compile(
-    rb"\s*(?:CREATE|ALTER|DROP|RENAME)\s+(?:OR\s+REPLACE\s+)?(?:USER|ROLE|SERVER)\b", re.IGNORECASE
-)
-_WORD: Final = re.compile(rb"[A-Za-z_]+")
+_BEGIN: Final = b"BEGIN"
+# Tokens that tell what any other statement than a definition is.
+_HEAD_TOKENS: Final = 2
 _DUMMY: Final = b"# Dummy event"
+DEFINITIONS: Final = (
+    *("ALTER", "ANALYZE", "CHECK", "CREATE", "DROP", "FLUSH", "GRANT", "IMPORT", "INSTALL"),
+    *("OPTIMIZE", "RENAME", "REPAIR", "REVOKE", "SET", "TRUNCATE", "UNINSTALL"),
+)
+_CHANGES: Final = (
+    *("CALL", "DELETE", "DO", "EXECUTE", "HANDLER", "INSERT", "LOAD", "REPLACE", "SELECT"),
+    *("UPDATE", "VALUES", "WITH"),
+)
+# ANALYZE and SET may also precede changes, unless one of these words follows.
+_ANALYZE_TABLE: Final = ("TABLE", "LOCAL", "NO_WRITE_TO_BINLOG")
+_SET_ACCOUNT: Final = ("PASSWORD", "DEFAULT", "ROLE")
+# A SERVER holds a password for another database server.
+_ACCOUNTS: Final = ("USER", "ROLE", "SERVER")
 
 
 def query_begin(body: bytes) -> int:
@@ -163,141 +103,424 @@ def _status_at(body: bytes, wanted: int) -> int:
     return -1
 
 
-def classify(statement: bytes, sql_mode: int = 0) -> Statement:
-    """Return what a statement, in ASCII or UTF-8, means to the stream."""
-    if statement.startswith(_DUMMY):
-        return Statement.NOTHING
-    words = _first_words(statement)
-    first = words[0] if words else ""
-    if first == "BEGIN" or words == ["START", "TRANSACTION"]:
-        return Statement.BEGIN
-    if first == "COMMIT":
-        return Statement.COMMIT
-    if first in ("SAVEPOINT", "RELEASE"):
-        return Statement.SAVEPOINT
-    if first == "ROLLBACK":
-        return Statement.ROLLBACK_TO if len(words) > 1 else Statement.ROLLBACK
-    if first == "XA":
-        return Statement.XA
-    if first in _DEFINITIONS:
-        return _classify_definition(statement, first, words[1] if len(words) > 1 else "", sql_mode)
-    if first in _CHANGES:
-        return Statement.CHANGE
-    return Statement.UNKNOWN
+class Statement:
+    """A statement in ASCII or UTF-8, and what it means to the stream.
 
-
-def _classify_definition(statement: bytes, first: str, second: str, sql_mode: int) -> Statement:
-    """Distinguish definitions from changes that begin with the same word."""
-    if first == "SET" and second == "STATEMENT":
-        inner = _after_setting(_plain(statement, sql_mode))
-        return Statement.UNKNOWN if inner is None else classify(inner)
-    if first == "SET":
-        if second in _SET_ACCOUNT:
-            return Statement.ACCOUNT
-        return Statement.DDL if second == "RESOURCE" else Statement.UNKNOWN
-    if first in ("GRANT", "REVOKE") or _ACCOUNT.match(_plain(statement, sql_mode)) is not None:
-        return Statement.ACCOUNT
-    if first == "ANALYZE" and second not in _ANALYZE_TABLE:
-        return Statement.CHANGE
-    if first == "CREATE":
-        plain = _plain(statement, sql_mode)
-        created = _CREATES_TABLE.match(plain)
-        if created is not None:
-            if _QUOTES.search(plain) is not None:
-                return Statement.UNKNOWN
-            if _ROWS_OF_TABLE.search(plain, created.end()) is not None:
-                return Statement.CHANGE
-    return Statement.DDL
-
-
-def _plain(statement: bytes, sql_mode: int) -> bytes:
-    """Return a statement without its comments and quoted text.
-
-    A quote that remains has no end, so the words may not be those of the statement.
+    `tokens`: all of a definition's, the first ones of others.
     """
-    quoted = _QUOTED
-    if sql_mode & NO_BACKSLASH_ESCAPES:
-        quoted = _QUOTED_PLAIN
-    elif sql_mode & ANSI_QUOTES:
-        quoted = _QUOTED_ANSI
-    return quoted.sub(_left, statement)
+
+    def __init__(self, statement: bytes, sql_mode: int = 0) -> None:
+        self.text: str = statement.decode("utf-8", "backslashreplace")
+        self.tokens: list[Token] = []
+        self.kind: StatementKind = StatementKind.BEGIN
+        if statement == _BEGIN:  # MySQL begins nearly every transaction with it
+            return
+        if statement.startswith(_DUMMY):
+            self.kind = StatementKind.NOTHING
+            return
+        # A large definition, such as a program of a megabyte, is read once.
+        rest = tokens_of(self.text, sql_mode)
+        self.tokens = list(islice(rest, _HEAD_TOKENS))
+        if self.tokens and self.tokens[0].is_word("(", *DEFINITIONS):
+            self.tokens.extend(rest)
+        self.kind = _classify(self.tokens)
 
 
-def _left(match: re.Match[bytes]) -> bytes:
-    return b" x " if match["comment"] is None else b" "
+def _classify(tokens: list[Token]) -> StatementKind:
+    reader = TokenReader(tokens)
+    reader.take_all("(")
+    if reader.comes(*DEFINITIONS):
+        return _classify_definition(tokens, reader)
+    if reader.take("BEGIN"):
+        return StatementKind.BEGIN
+    if reader.take("START") and reader.take("TRANSACTION"):
+        return StatementKind.BEGIN
+    if reader.take("COMMIT"):
+        return StatementKind.COMMIT
+    if reader.take("SAVEPOINT", "RELEASE"):
+        return StatementKind.SAVEPOINT
+    if reader.take("ROLLBACK"):
+        return StatementKind.ROLLBACK_TO if reader.name() else StatementKind.ROLLBACK
+    if reader.take("XA"):
+        return StatementKind.XA
+    return StatementKind.CHANGE if reader.take(*_CHANGES) else StatementKind.UNKNOWN
 
 
-def _after_setting(plain: bytes) -> bytes | None:
-    """Return the statement after SET STATEMENT ... FOR, None for none."""
-    setting = _SET_STATEMENT.search(plain)
-    return None if setting is None else plain[setting.end() :]
+def _classify_definition(tokens: list[Token], reader: TokenReader) -> StatementKind:
+    """Distinguish definitions from changes that begin with the same word."""
+    if reader.take("SET"):
+        if reader.comes("STATEMENT"):
+            # A bracket may precede it.
+            return _classify(without_setting(tokens[reader.at - 1 :]))
+        if reader.comes(*_SET_ACCOUNT):
+            return StatementKind.ACCOUNT
+        return StatementKind.DDL if reader.comes("RESOURCE") else StatementKind.UNKNOWN
+    if reader.take("GRANT", "REVOKE"):
+        return StatementKind.ACCOUNT
+    if reader.take("ANALYZE"):
+        return StatementKind.DDL if reader.comes(*_ANALYZE_TABLE) else StatementKind.CHANGE
+    creates = reader.comes("CREATE")
+    if reader.take("CREATE", "ALTER", "DROP", "RENAME"):
+        if reader.take("OR"):
+            reader.take("REPLACE")
+        if reader.comes(*_ACCOUNTS):
+            return StatementKind.ACCOUNT
+        if creates and reader.take("TABLE"):
+            return _classify_created(tokens, reader.at)
+    return StatementKind.DDL
 
 
-def definition_kind(statement: bytes, sql_mode: int) -> str:
-    """Return what a definition does, such as ALTER TABLE: none of its names and values."""
-    plain = _plain(statement, sql_mode)
-    if _first_words(plain) == ["SET", "STATEMENT"]:
-        plain = _after_setting(plain) or b""
-    verbs = [word for word in _first_words(plain)[:1] if word in _DEFINITIONS]
-    thing = _DEFINED.search(plain)
-    return " ".join(verbs + ([] if thing is None else [thing.group().decode("ascii").upper()]))
+def _classify_created(tokens: list[Token], at: int) -> StatementKind:
+    """Distinguish a CREATE TABLE that fills the table with rows, which are in no binlog.
 
-
-def declares_cascade(statement: bytes, sql_mode: int) -> bool:
-    """Tell whether a statement declares a foreign key that changes rows by itself."""
-    plain = _plain(statement, sql_mode)
-    inner = _after_setting(plain) if _first_words(plain) == ["SET", "STATEMENT"] else plain
-    return (
-        inner is not None
-        and _DEFINES_TABLE.match(inner) is not None
-        and _CASCADES.search(inner) is not None
-    )
-
-
-def moves_rows(statement: bytes, sql_mode: int) -> bool:
-    """Tell whether an ALTER TABLE changes which rows a table has, with no row event for them."""
-    plain = _plain(statement, sql_mode)
-    inner = _after_setting(plain) if _first_words(plain) == ["SET", "STATEMENT"] else plain
-    return (
-        inner is not None
-        and _DEFINES_TABLE.match(inner) is not None
-        and _MOVES_ROWS.search(inner) is not None
-    )
-
-
-def altered_tables(statement: bytes, database: str) -> list[tuple[str, str]]:
-    """Return (database, table) of the tables that an ALTER TABLE names after the word TABLE."""
-    found: list[tuple[str, str]] = []
-    for match in _TABLE_NAME.finditer(_TEXTS.sub(_left, statement)):
-        first = _unquoted(match[1])
-        second = match[2]
-        found.append((database, first) if second is None else (first, _unquoted(second)))
-    return found
-
-
-def _unquoted(name: bytes) -> str:
-    text = name.decode("utf-8", "backslashreplace")
-    return text[1:-1].replace("``", "`") if text.startswith("`") else text
-
-
-def _first_words(statement: bytes) -> list[str]:
-    """Return the first two words in upper case, without white space and comments."""
-    words: list[str] = []
-    pos: i64 = 0
-    while len(words) < 2:
-        space = _SPACE.match(statement, pos)
-        if space is not None:
-            pos = space.end()
+    Row format logs it without its SELECT, and the rows after it. VALUES also defines partitions.
+    After a full stop any word is a name.
+    """
+    if any(token.is_open_quote for token in tokens):
+        return StatementKind.UNKNOWN  # the words may not be those of the statement
+    for i in range(at, len(tokens)):
+        if tokens[i - 1].is_word("."):
             continue
-        word = _WORD.match(statement, pos)
-        if word is None:
-            break
-        words.append(word.group().decode("ascii").upper())
-        pos = word.end()
-    return words
+        follows = TokenReader(tokens[i + 1 : i + 3])
+        if tokens[i].is_word("VALUES") and not (
+            follows.take("IN") or (follows.take("LESS") and follows.take("THAN"))
+        ):
+            return StatementKind.CHANGE
+        if tokens[i].is_word("SELECT", "TABLE"):
+            return StatementKind.CHANGE
+    return StatementKind.DDL
 
 
 def shown(statement: bytes) -> str:
     """Return the first words of a statement; its values stay out of messages and logs."""
     words = statement[:_SHOWN_BYTES_MAX].decode("utf-8", "replace").split()
     return " ".join(words[:3])
+
+
+# Statements that begin with these words leave the columns of all tables as they are.
+_KEEPS_COLUMNS: Final = ("ANALYZE", "CHECK", "FLUSH", "OPTIMIZE", "REPAIR", "TRUNCATE")
+_WHOLE_DATABASE: Final = ("DATABASE", "SCHEMA")
+
+# (database, table); without a table it is about the database, or about something else in it.
+_Name = tuple[str, str]
+
+# Executed comments have words that count or do not, by the server's version.
+_EXECUTED: Final = re.compile(r"/\*M?!")
+_TABLES: Final = ("TABLE", "TABLES", "SEQUENCE", "VIEW")
+_STORED: Final = ("PROCEDURE", "FUNCTION", "TRIGGER", "EVENT", "VIEW")
+_DEFINED: Final = (
+    *("DATABASE", "EVENT", "FUNCTION", "INDEX", "PROCEDURE", "SCHEMA", "SEQUENCE"),
+    *("TABLE", "TABLES", "TRIGGER", "VIEW"),
+)
+# An ALTER TABLE with one of these words may be about a second table.
+_SECOND_TABLE: Final = ("RENAME", "EXCHANGE", "CONVERT")
+_PARTS_OF_TABLES: Final = ("COLUMN", "INDEX", "KEY")
+# Before PARTITION, a reserved word. EXCHANGE, DISCARD and IMPORT bring rows of another table.
+_PARTITION_CLAUSES: Final = (
+    *("ADD", "ANALYZE", "CHECK", "COALESCE", "DROP", "OPTIMIZE", "REBUILD", "REORGANIZE"),
+    *("REPAIR", "TRUNCATE"),
+)
+
+# TRUNCATE, DROP and RENAME have nothing but names and these reserved words, which are names only
+# after a full stop.
+_RESERVED: Final = ("TABLE", "DATABASE", "SCHEMA", "IF", "EXISTS", "TO")
+_NAMED_AFTER: Final = ("TABLE", "TABLES", "DATABASE", "SCHEMA")
+_BEFORE_NAME: Final = ("IF", "NOT", "EXISTS", "TO", "AS", "=")
+
+
+class Redefined:
+    """The tables that may have other columns, keys or labels after a definition, or be others."""
+
+    def __init__(self, names: list[_Name], words: frozenset[str], *, is_any: bool = False) -> None:
+        """`names`: tables, and databases as a whole. `words`: any table with one of these names.
+
+        `is_any`: all tables.
+        """
+        self._names: frozenset[_Name] = frozenset([(d.casefold(), t.casefold()) for d, t in names])
+        self._words: frozenset[str] = words
+        self._is_any: bool = is_any
+
+    def includes(self, database: str, table: str) -> bool:
+        """Tell whether this table may be one of them."""
+        here, wanted = database.casefold(), table.casefold()
+        if self._is_any or wanted in self._words:
+            return True
+        return (here, wanted) in self._names or (here, "") in self._names
+
+
+class Definition:
+    """A statement that defines something; `database`: its default one."""
+
+    def __init__(self, statement: Statement, database: str) -> None:
+        self._text: str = statement.text
+        self._database: str = database
+        self._tokens: list[Token] = without_setting(statement.tokens)
+
+    def size(self) -> int:
+        """Return how many tokens it has."""
+        return len(self._tokens)
+
+    def kind(self) -> str:
+        """Return what it does, such as ALTER TABLE: none of its names and values."""
+        tokens = self._tokens
+        words = [tokens[0].text.upper()] if tokens and tokens[0].is_word(*DEFINITIONS) else []
+        for i, token in enumerate(tokens):
+            around = (*tokens[max(i - 1, 0) : i], *tokens[i + 1 : i + 2])
+            if token.is_word(*_DEFINED) and not any(t.is_word("@", "=", ".") for t in around):
+                words.append(token.text.upper())
+                break
+        return " ".join(words)
+
+    def declares_cascade(self) -> bool:
+        """Tell whether it declares a foreign key that changes rows by itself."""
+        reader = self._behind_table()
+        while reader.next() is not None:
+            if not (reader.take("ON") and reader.take("DELETE", "UPDATE")):
+                continue
+            if reader.take("CASCADE") or (reader.take("SET") and reader.take("NULL")):
+                return True
+        return False
+
+    def moves_rows(self) -> bool:
+        """Tell whether it changes which rows a table has, with no row event for them."""
+        reader = self._behind_table()
+        while reader.next() is not None:
+            if (
+                (reader.take("IMPORT", "DISCARD") and _takes_tablespace(reader))
+                or (reader.take("EXCHANGE") and reader.take("PARTITION"))
+                or (reader.take("CONVERT") and reader.take("TABLE", "PARTITION"))
+            ):
+                return True
+        return False
+
+    def _behind_table(self) -> TokenReader:
+        """Return what follows CREATE TABLE or ALTER TABLE; nothing for other statements."""
+        reader = TokenReader(self._tokens, self._database)
+        if reader.take("CREATE", "ALTER"):
+            reader.take_all("OR", "REPLACE", "ONLINE", "IGNORE")
+            if reader.take("TABLE"):
+                return reader
+        return TokenReader([])
+
+    def names_after_table(self) -> list[_Name]:
+        """Return the tables that it names after the word TABLE."""
+        reader = TokenReader(self._tokens, self._database)
+        found: list[_Name] = []
+        while (token := reader.next()) is not None:
+            if token.is_word("TABLE"):
+                _take_condition(reader)
+                found.append(reader.table())
+        return [name for name in found if name[1]]
+
+    def names(self) -> list[_Name]:
+        """Return the tables and databases that it creates, changes or drops.
+
+        Those that it only reads or refers to are left out. Empty where that is not certain.
+        """
+        if _EXECUTED.search(self._text) is not None:
+            return []
+        names = _names(TokenReader(self._tokens, self._database))
+        return [] if any(not name[0] for name in names) else names
+
+    def redefined(self) -> Redefined:
+        """Return the tables that it may have changed; more where that is not certain."""
+        tokens, kind, words = self._tokens, self.kind().split(), self.words()
+        if len(kind) == 0 or len(words) == 0:
+            return Redefined([], words, is_any=True)
+        drops_database = kind[-1] in _WHOLE_DATABASE
+        if self._keeps_rows_as_they_are():
+            return Redefined([], frozenset())
+        if _EXECUTED.search(self._text) is None:
+            if tokens[0].is_word(*_KEEPS_COLUMNS) or kind[-1] in _STORED:
+                return Redefined([], frozenset())
+            if drops_database and not tokens[0].is_word("DROP"):
+                return Redefined([], frozenset())
+            if len(tokens) > 1 and tokens[1].is_word("TEMPORARY"):
+                return Redefined([], frozenset())
+            # Where the table was there it does nothing; what took it away counts by itself.
+            if _is(tokens, 0, "CREATE") and _is(tokens, 1, "TABLE") and _is(tokens, 2, "IF"):
+                return Redefined([], frozenset())
+            names = self.names()
+            if len(names) > 0:
+                return Redefined(names, frozenset())
+        whole = [(word, "") for word in words] if drops_database else []
+        return Redefined(whole, words)
+
+    def _keeps_rows_as_they_are(self) -> bool:
+        """Tell whether it is an ALTER TABLE with nothing but a clause that changes no column.
+
+        With or without words in executed comments, as mysqldump writes DISABLE KEYS.
+        """
+        reader = TokenReader(self._tokens)
+        if not (reader.take("ALTER") and reader.take("TABLE") and reader.table()[1]):
+            return False
+        if reader.take("ENABLE", "DISABLE"):
+            return reader.take("KEYS") and reader.next() is None
+        if _EXECUTED.search(self._text) is not None:
+            return False
+        # Nothing but words about the execution may stand beside a clause of partitions.
+        if reader.take(*_PARTITION_CLAUSES):
+            return reader.take("PARTITION")
+        if not reader.take("AUTO_INCREMENT", "COMMENT"):
+            return False
+        reader.take("=")
+        return reader.next() is not None and reader.next() is None
+
+    def words(self) -> frozenset[str]:
+        """Return all its names and keywords, those of a program's body too, case folded.
+
+        Empty where a quote does not end: then they are unknown.
+        """
+        if any(token.is_open_quote for token in self._tokens):
+            return frozenset()
+        return frozenset([token.text.casefold() for token in self._tokens if token.can_name])
+
+    def to_lower_case(self) -> bytes:
+        """Put the names of the tables and databases that it defines into lower case; return it.
+
+        A server with lower_case_table_names=1 has them so, as row events do.
+        """
+        parts: list[str] = []
+        end = 0
+        self._database = self._database.lower()
+        for i in sorted(_places_of_names(self._tokens)):
+            token = self._tokens[i]
+            parts.append(self._text[end : token.begin])
+            parts.append(self._text[token.begin : token.end].lower())
+            end = token.end
+            self._tokens[i] = Token(token.text.lower(), token.kind, token.begin, token.end)
+        return ("".join(parts) + self._text[end:]).encode("utf-8")
+
+
+def _takes_tablespace(reader: TokenReader) -> bool:
+    """Take TABLESPACE, or the PARTITION whose it is; PARTITION BY follows a name like `import`."""
+    return reader.take("TABLESPACE") or (reader.take("PARTITION") and not reader.comes("BY"))
+
+
+def _names(reader: TokenReader) -> list[_Name]:
+    if reader.take("TRUNCATE"):
+        reader.take("TABLE")
+        return _list(reader, ",")
+    if reader.take("RENAME"):
+        return _list(reader, ",", "TO") if reader.take(*_TABLES) else []
+    if reader.take("DROP"):
+        return _dropped(reader)
+    if reader.take("ALTER"):
+        return _altered(reader)
+    return _created(reader) if reader.take("CREATE") else []
+
+
+def _dropped(reader: TokenReader) -> list[_Name]:
+    reader.take("TEMPORARY")
+    if reader.take("DATABASE", "SCHEMA"):
+        return _whole_database(reader)
+    if reader.take(*_TABLES):
+        return _list(reader, ",")
+    if reader.take("INDEX"):
+        return _behind_on(reader)
+    return _in_database(reader) if reader.take(*_STORED) else []
+
+
+def _altered(reader: TokenReader) -> list[_Name]:
+    reader.take_all("ONLINE", "OFFLINE", "IGNORE")
+    if not reader.take("TABLE"):
+        return []
+    names = _list(reader)
+    for i in range(reader.at, len(reader.tokens)):
+        is_second = reader.tokens[i].is_word(*_SECOND_TABLE)
+        if is_second and not _is(reader.tokens, i + 1, *_PARTS_OF_TABLES):
+            return []
+    return names
+
+
+def _created(reader: TokenReader) -> list[_Name]:
+    if reader.take("OR"):
+        reader.take("REPLACE")
+    reader.take("TEMPORARY")
+    if reader.take("TABLE", "SEQUENCE"):
+        return _list(reader)
+    if reader.take("DATABASE", "SCHEMA"):
+        return _whole_database(reader)
+    reader.take("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")
+    if reader.take("INDEX"):
+        return _behind_on(reader)
+    if any(token.is_word("SONAME") for token in reader.tokens):
+        return []  # a loadable function is global
+    # Before the word stand ALGORITHM, DEFINER and SQL SECURITY.
+    while not reader.take(*_STORED):
+        if reader.next() is None:
+            return []
+    return _in_database(reader)
+
+
+def _whole_database(reader: TokenReader) -> list[_Name]:
+    _take_condition(reader)
+    name = reader.name()
+    return [(name, "")] if name else []
+
+
+def _in_database(reader: TokenReader) -> list[_Name]:
+    """Take the name of a routine, trigger, event or view: it stands for its database."""
+    return [(database, "") for database, _ in _list(reader)]
+
+
+def _behind_on(reader: TokenReader) -> list[_Name]:
+    """Take the table of an index."""
+    while not reader.take("ON"):
+        if reader.next() is None:
+            return []
+    return _list(reader)
+
+
+def _list(reader: TokenReader, *separators: str) -> list[_Name]:
+    """Take names with these words or signs between them; none if one is missing."""
+    _take_condition(reader)
+    names = reader.tables(*separators)
+    return [] if any(not table for _, table in names) else names
+
+
+def _take_condition(reader: TokenReader) -> None:
+    if reader.take("IF"):
+        reader.take("NOT")
+        reader.take("EXISTS")
+
+
+def _places_of_names(tokens: list[Token]) -> list[int]:
+    """Return which tokens name a table or database that a definition is about."""
+    if not tokens:
+        return []
+    if tokens[0].is_word("TRUNCATE", "DROP", "RENAME"):
+        return [
+            i
+            for i in range(1, len(tokens))
+            if _may_name(tokens, i)
+            and (tokens[i - 1].is_word(".") or not tokens[i].is_word(*_RESERVED))
+        ]
+    found: list[int] = []
+    if tokens[0].is_word("ALTER"):
+        for i, token in enumerate(tokens):
+            renames = token.is_word("RENAME") and not _is(tokens, i + 1, *_PARTS_OF_TABLES)
+            if renames or token.is_word(*_NAMED_AFTER):
+                found += _name_behind(tokens, i)
+    elif tokens[0].is_word("CREATE"):
+        for i, token in enumerate(tokens):
+            if token.is_word(*_NAMED_AFTER):
+                return _name_behind(tokens, i)
+    return found
+
+
+def _name_behind(tokens: list[Token], at: int) -> list[int]:
+    """Return the tokens of a name, with or without its database, that follow a word."""
+    at += 1
+    while _is(tokens, at, *_BEFORE_NAME):
+        at += 1
+    places = (at, at + 2) if _is(tokens, at + 1, ".") else (at,)
+    return [i for i in places if _may_name(tokens, i)]
+
+
+def _may_name(tokens: list[Token], at: int) -> bool:
+    return at < len(tokens) and tokens[at].can_name
+
+
+def _is(tokens: list[Token], at: int, *words: str) -> bool:
+    return at < len(tokens) and tokens[at].is_word(*words)

@@ -13,12 +13,9 @@ from mypy_extensions import i64, u8
 from event_token.errors import UsageError
 from producers.decoder.errors import CorruptBinlog, NoKeyspaceId, UnsupportedEvent
 from producers.decoder.rows.images import NO_VALUE, find_values
-from producers.decoder.rows.keyspace_ids import write_keyspace_id
-from producers.decoder.rows.record_writer import RecordWriter
-from producers.decoder.rows.value_reader import ValueReader, read_whole_number
-from producers.decoder.rows.value_writer import write_value
-from producers.decoder.tables.key_watch import KeyWatch
-from producers.decoder.tables.plan import ColumnPlan, FilterPlan, RowsPlan, TablePlan
+from producers.decoder.rows.record_writer import RecordWriter, write_keyspace_id
+from producers.decoder.rows.value_writer import RowValueReader, read_whole_number, write_value
+from producers.decoder.tables.plan import ColumnPlan, FilterPlan, KeyWatch, RowsPlan, TablePlan
 from producers.decoder.tables.rows_plans import DELETE, INSERT, observe_rows, rows_header
 from producers.decoder.values import operations as ops
 from producers.decoder.values.wire import write_string
@@ -28,10 +25,9 @@ class FilteredRows:
     """Applies the filter plans of a stream's tables, one row event at a time."""
 
     def __init__(self, record: RecordWriter) -> None:
-        """`record` writes the rows that pass."""
         self.left_out: i64 = 0  # rows of the stream that did not pass, in the open batch
         self._record: RecordWriter = record
-        self._values: ValueReader = ValueReader()
+        self._values: RowValueReader = RowValueReader()
         self._places: i64 = 0
         # Where each column's value of both images is in the event.
         self._before: vec[i64] = vec[i64]()
@@ -235,7 +231,7 @@ def _require_null(table: TablePlan, column: ColumnPlan, columns: list[ColumnPlan
     if columns[column.index].op == ops.ABSENT:
         raise UnsupportedEvent(
             f"a row image of {table.database}.{table.table} lacks column {column.name}, which "
-            f"the table's filter rule needs: SET GLOBAL binlog_row_image=FULL on the source"
+            f"the table's filter rule needs: set binlog_row_image=FULL on the source"
         )
 
 

@@ -14,14 +14,11 @@ from librt.strings import (
 from mypy_extensions import i64, u8
 
 from producers.decoder.errors import UnsupportedColumn
-from producers.decoder.rows.invalid_dates import InvalidDates
 from producers.decoder.tables.plan import ColumnPlan
 from producers.decoder.values import operations as ops
 from producers.decoder.values.charset import NotText, write_text
-from producers.decoder.values.compressed_values import uncompress_value
-from producers.decoder.values.decimals import write_big_decimal, write_decimal
-from producers.decoder.values.hidden_values import write_hidden
-from producers.decoder.values.json_binary import json_text
+from producers.decoder.values.hidden_values import uncompress_value, write_hidden
+from producers.decoder.values.json_documents import json_text
 from producers.decoder.values.temporal import (
     INVALID_DATE,
     US_PER_SECOND,
@@ -31,13 +28,18 @@ from producers.decoder.values.temporal import (
     datetime_us,
     fraction_text,
     read_datetime,
+    read_decimal,
     read_fraction,
     read_time_us,
+    write_big_decimal,
+    write_decimal,
 )
 from producers.decoder.values.wire import (
     copy,
+    encode_string,
     read_be,
     read_le,
+    read_raw,
     read_u16,
     read_u24,
     read_u32,
@@ -47,17 +49,57 @@ from producers.decoder.values.wire import (
 )
 
 
+class NotedDate:
+    """A date that does not exist. `image`: 0 before, 1 after; `text`: as the server prints it."""
+
+    def __init__(self, image: i64, column: i64, key_slot: i64, text: str) -> None:
+        self.image: i64 = image
+        self.column: i64 = column
+        self.key_slot: i64 = key_slot
+        self.text: str = text
+
+
+class InvalidDates:
+    """Those of the open record."""
+
+    def __init__(self) -> None:
+        self.image: i64 = 0  # of the values that are written now
+        self.notes: list[NotedDate] = []
+
+    def note(self, column: ColumnPlan, text: str) -> None:
+        """Note one that was written as null."""
+        self.notes.append(NotedDate(self.image, column.index, column.key_slot, text))
+
+    def take_text(self) -> str:
+        """Return the text of the only one, "" for none, and forget it."""
+        if len(self.notes) == 0:
+            return ""
+        text = self.notes[0].text
+        self.notes = []
+        return text
+
+    def encoded(self) -> bytes:
+        """Return the blocks of the envelope's field, without the zero that ends them."""
+        out = BytesWriter()
+        write_long(out, len(self.notes))
+        for note in self.notes:
+            write_long(out, note.image)
+            write_long(out, note.column)
+            out.write(encode_string(note.text))
+        return out.getvalue()
+
+
 def write_value(
     dates: InvalidDates, out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64
 ) -> i64:
     """Write one value that is not NULL, and note it where it is an invalid date; return its end."""
     op = column.op
-    if op >= ops.DECIMAL:
+    if op > ops.LENGTH_LAST:
         if ops.DATE <= op <= ops.TIMESTAMP:
             return _write_temporal(dates, out, column, buf, pos)
         return _write_other(out, column, buf, pos)
     out.append(u8(2))
-    if op >= ops.VARCHAR:
+    if op >= ops.LENGTH_FIRST:
         return _write_varchar(out, column, buf, pos)
     if op == ops.U64:
         out.append(u8(0))
@@ -244,3 +286,36 @@ def _write_set(out: BytesWriter, column: ColumnPlan, buf: bytes, pos: i64) -> No
         for label in members:
             out.write(label)
     out.append(u8(0))
+
+
+class RowValueReader:
+    """Reads values that are not NULL; `at`: where the value is in the event."""
+
+    def __init__(self) -> None:
+        self._out: BytesWriter = BytesWriter()
+        self._dates: InvalidDates = InvalidDates()
+
+    def raw(self, column: ColumnPlan, buf: bytes, at: i64) -> object:
+        """Return a raw value (values/raw_values.py), of an invalid date its text."""
+        if column.op < ops.U64 or column.op == ops.DECIMAL:
+            return int(read_whole_number(column, buf, at))
+        text = self._write(column, buf, at)
+        return text or read_raw(self._out.getvalue(), 1, column.form)
+
+    def encoded(self, column: ColumnPlan, buf: bytes, at: i64) -> bytes:
+        """Return a value as a record's key has it."""
+        text = self._write(column, buf, at)
+        return encode_string(text) if text else self._out.getvalue()[1:]
+
+    def _write(self, column: ColumnPlan, buf: bytes, at: i64) -> str:
+        """Write a value after its null branch; return the text of an invalid date, else ""."""
+        self._out.truncate(0)
+        write_value(self._dates, self._out, column, buf, at)
+        return self._dates.take_text()
+
+
+def read_whole_number(column: ColumnPlan, buf: bytes, at: i64) -> i64:
+    """Read an integer, or a DECIMAL as its unscaled value; of at most 64 bits."""
+    if column.op == ops.DECIMAL:
+        return read_decimal(buf, at, column.whole_digits, column.fraction_digits)
+    return read_integer(column.op, buf, at)

@@ -7,17 +7,15 @@ from producers.decoder.rows.images import write_image
 from producers.decoder.stream.event_reader import EventReader
 from producers.decoder.stream.internal_tables import NO_ORIGIN
 from producers.decoder.stream.transaction import Transaction
-from producers.decoder.tables.key_watch import KeyWatch, TransactionEnds
-from producers.decoder.tables.plan import TablePlan
+from producers.decoder.tables.plan import KeyWatch, TablePlan, TransactionEnds
 from producers.decoder.tables.rows_plans import READ, rows_plan
-from producers.decoder.values.wire import encode_packed, encode_string, write_long, write_string
+from producers.decoder.values.wire import encode_packed, encode_string, write_string
 
 
 class CopyWriter:
     """Writes copied rows into the stream of one decoder; only between transactions."""
 
     def __init__(self, events: EventReader) -> None:
-        """Write where the events' records go."""
         self._events: EventReader = events
         self._transaction: Transaction = events.transaction
 
@@ -105,12 +103,7 @@ class CopyWriter:
         transaction.clock.take_now()
         time_us = transaction.clock.timestamp_us
         record.begin_transaction(time_us)
-        stamp = record.stamp.begin()
-        write_string(stamp, transaction.position.text().encode("ascii"))
-        stamp.write(NO_ORIGIN)
-        write_long(stamp, time_us)
-        write_string(stamp, b"")
-        record.stamp.end()
+        transaction.write_stamp(NO_ORIGIN, time_us, has_gtid=False)
 
     def end(self, database: str, table: str, notes: list[tuple[str, str]]) -> None:
         """End the transaction with LAST_PK and COPY_COMPLETED records: (event type, text) each."""

@@ -19,12 +19,11 @@ from event_token import EventToken, UsageError
 from producers.decoder.errors import UnsupportedEvent, WriteAfterEnd
 from producers.decoder.rows.images import NO_VALUE, find_values
 from producers.decoder.rows.record_writer import RecordWriter
-from producers.decoder.rows.value_reader import ValueReader
+from producers.decoder.rows.value_writer import RowValueReader
 from producers.decoder.stream.table_versions import statement_header
 from producers.decoder.tables.plan import (
     CHECKPOINT,
     JOURNAL,
-    SILENT,
     ColumnPlan,
     RowsPlan,
     TablePlan,
@@ -32,7 +31,7 @@ from producers.decoder.tables.plan import (
 from producers.decoder.tables.rows_plans import DELETE
 from producers.decoder.values import operations as ops
 from producers.decoder.values.wire import encode_string, write_long, write_string
-from topics.progress.record import Mark, MarkKind
+from topics.progress.record import MARK_KINDS, JournalKind, Mark, MarkKind
 
 MARK_NOT_ALONE: Final = (
     "a row of _shardstream.journal together with other changes: "
@@ -40,12 +39,6 @@ MARK_NOT_ALONE: Final = (
 )
 # The null branch of a token's origin.
 NO_ORIGIN: Final = b"\0"
-
-_MARK_KINDS: Final = {
-    "BEGIN": MarkKind.BEGIN,
-    "END": MarkKind.END,
-    "CANCELLED": MarkKind.CANCEL,
-}
 
 InternalRow = dict[str, int | str | None]
 
@@ -66,7 +59,7 @@ class InternalTables:
         self._shard: str = shard
         self._is_sharded: Callable[[str], bool] = is_sharded
         self._other_databases: set[str] = set()  # that are known not to be sharded
-        self._ended_by: list[str] = ended_by
+        self.ended_by: list[str] = ended_by
         self._is_cancelled: Callable[[str], bool] = is_cancelled
         self.refuses_rows: bool = len(ended_by) > 0
         # The mark under way or just complete. Its offset is the seq of its record.
@@ -78,25 +71,25 @@ class InternalTables:
     def check_left_out(self, table: TablePlan) -> None:
         """Check rows of a table that the filter rules leave out, which are never decoded."""
         if self.refuses_rows:
-            self._refuse(table)
+            self.refuse(table.database, table.table)
 
-    def _refuse(self, table: TablePlan) -> None:
+    def refuse(self, database: str, table: str) -> None:
         """Raise WriteAfterEnd on a row after END in a sharded database.
 
         Others stay on the server, and may be written at any time: by a heartbeat, by the server.
         """
-        if table.database in self._other_databases:
+        if database in self._other_databases:
             return
-        if not self._is_sharded(table.database):
-            self._other_databases.add(table.database)
+        if not self._is_sharded(database):
+            self._other_databases.add(database)
             return
-        self._ended_by = [name for name in self._ended_by if not self._is_cancelled(name)]
-        self.refuses_rows = len(self._ended_by) > 0
+        self.ended_by = [name for name in self.ended_by if not self._is_cancelled(name)]
+        self.refuses_rows = len(self.ended_by) > 0
         if not self.refuses_rows:
             return
-        ids = ", ".join(self._ended_by)
+        ids = ", ".join(self.ended_by)
         raise WriteAfterEnd(
-            f"a row of {table.database}.{table.table} was changed after the END of reshard {ids}: "
+            f"a row of {database}.{table} was changed after the END of reshard {ids}: "
             f"writes had not stopped, and the change is on no target. Find what still writes here "
             f"and stop it; then cancel the reshard (shardstream reshard cancel) and start this "
             f"producer again, which logs the row. If cancel answers that the reshard is decided, "
@@ -106,9 +99,9 @@ class InternalTables:
     def takes(self, table: TablePlan, rows: RowsPlan, op: i64, images: bytes) -> bool:
         """Take a row event of an internal table; False if its rows are to be logged after all."""
         if not table.internal:
-            self._refuse(table)
+            self.refuse(table.database, table.table)
             return False  # of a database that is not sharded, or the reshard is cancelled
-        if table.internal == SILENT or op == DELETE:
+        if op == DELETE:
             return True
         for row in _read_rows(table, rows, images):
             if table.internal == JOURNAL:
@@ -120,21 +113,17 @@ class InternalTables:
         return True
 
     def _take_mark(self, row: InternalRow) -> None:
-        """Take a journal row, unless it is a mark of another keyspace on the same server.
-
-        Rows of earlier releases have no keyspace.
-        """
-        keyspace = row.get("keyspace")
-        if keyspace and keyspace != self._keyspace:
+        """Take a journal row, unless it is a mark of another keyspace on the same server."""
+        if _text(row, "journal", "keyspace") != self._keyspace:
             return
         if self.mark is not None:
             raise UnsupportedEvent(MARK_NOT_ALONE)
         kind = _text(row, "journal", "kind")
-        if kind not in _MARK_KINDS:
+        if kind not in MARK_KINDS:
             raise UnsupportedEvent(f"a row of {INTERNAL_DATABASE}.journal of the kind {kind!r}")
         hop_time_us = row.get("hop_time_us")
         mark = Mark(
-            _MARK_KINDS[kind],
+            MARK_KINDS[JournalKind(kind)],
             -1,
             _text(row, "journal", "reshard_id"),
             _names(row, "sources"),
@@ -142,11 +131,12 @@ class InternalTables:
             hop_time_us if isinstance(hop_time_us, int) else None,
         )
         self._check_mark(mark, kind)
-        if mark.kind == MarkKind.END:
-            self._ended_by.append(mark.reshard_id)
-        else:
-            self._ended_by = [name for name in self._ended_by if name != mark.reshard_id]
-        self.refuses_rows = len(self._ended_by) > 0
+        match mark.kind:
+            case MarkKind.END:
+                self.ended_by.append(mark.reshard_id)
+            case MarkKind.BEGIN | MarkKind.CANCEL:
+                self.ended_by = [name for name in self.ended_by if name != mark.reshard_id]
+        self.refuses_rows = len(self.ended_by) > 0
         self.mark = mark
 
     def add_mark(self, record: RecordWriter, prefix: bytes) -> None:
@@ -162,10 +152,7 @@ class InternalTables:
         )
 
     def _check_mark(self, mark: Mark, kind: str) -> None:
-        here = mark.sources if mark.kind == MarkKind.END else mark.targets
-        if mark.kind == MarkKind.CANCEL:
-            here = mark.sources + mark.targets
-        if self._shard not in here:
+        if self._shard not in _shards_of(mark):
             raise UnsupportedEvent(
                 f"{kind} of reshard {mark.reshard_id} is not for this shard: its sources are "
                 f"{', '.join(mark.sources)}, its targets {', '.join(mark.targets)}"
@@ -205,10 +192,21 @@ class InternalTables:
         self.origin = out.getvalue()
 
     def _take_heartbeat(self, row: InternalRow) -> None:
-        """Take a heartbeat row; rows of other shards do not count."""
-        at_us = row.get("at_us")
-        if row.get("shard") == self._shard and isinstance(at_us, int):
+        """Take a heartbeat row; rows of other shards and keyspaces do not count."""
+        at_us, is_own = row.get("at_us"), row.get("keyspace") == self._keyspace
+        if is_own and row.get("shard") == self._shard and isinstance(at_us, int):
             self.heartbeat_us = max(self.heartbeat_us, at_us)
+
+
+def _shards_of(mark: Mark) -> tuple[str, ...]:
+    """Return the shards in whose logs a mark belongs."""
+    match mark.kind:
+        case MarkKind.END:
+            return mark.sources
+        case MarkKind.BEGIN:
+            return mark.targets
+        case MarkKind.CANCEL:
+            return mark.sources + mark.targets
 
 
 def _text(row: InternalRow, table: str, column: str) -> str:
@@ -230,7 +228,7 @@ def _names(row: InternalRow, column: str) -> tuple[str, ...]:
 
 def _read_rows(table: TablePlan, rows: RowsPlan, images: bytes) -> list[InternalRow]:
     """Return the rows of an event by column name: values after, or before where after lacks one."""
-    values = ValueReader()
+    values = RowValueReader()
     places: vec[i64] = vec[i64]([NO_VALUE] * int(table.count))
     found: list[InternalRow] = []
     pos: i64 = 0
@@ -249,7 +247,7 @@ def _read_rows(table: TablePlan, rows: RowsPlan, images: bytes) -> list[Internal
 
 
 def _read_image(
-    values: ValueReader,
+    values: RowValueReader,
     columns: list[ColumnPlan],
     images: bytes,
     places: vec[i64],

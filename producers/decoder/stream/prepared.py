@@ -120,7 +120,6 @@ class PreparedTransactions:
     """Transactions that are neither committed nor rolled back, by identifier."""
 
     def __init__(self, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
-        """Begin with none."""
         self.memory_bytes: int = 0
         self.memory_bytes_max: int = memory_bytes_max
         self._by_xid: dict[str, Prepared] = {}

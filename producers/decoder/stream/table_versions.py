@@ -1,30 +1,46 @@
 """Table versions by id and by content, so that a new id after a rotation is cheap."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from databases.secret_tables import SECRET_TABLES
-from databases.system_versioned import row_end_of
+from databases.catalog import SYSTEM_SCHEMAS, row_end_of
+from databases.internal_tables import SECRET_TABLES
+from event_token import Flavor, GtidSet
 from event_token.errors import UsageError
-from producers.decoder.errors import CorruptBinlog, RuleBroken, UnsupportedColumn
+from producers.decoder.errors import (
+    CorruptBinlog,
+    RuleBroken,
+    UnprovedTable,
+    UnsupportedColumn,
+)
+from producers.decoder.events.statements import Definition
+from producers.decoder.options import DecoderOptions, FilterRules, TableProofs
 from producers.decoder.tables.column_types import YEAR_SIGN_UNKNOWN
-from producers.decoder.tables.hidden_columns import HiddenTypes, may_be_hidden
-from producers.decoder.tables.key_watch import KeyWatch, is_named, may_change
-from producers.decoder.tables.plan import SILENT, FilterPlan, TablePlan
-from producers.decoder.tables.row_ends import may_end_rows, set_row_end
-from producers.decoder.tables.server_columns import Catalog, all_visible, hide, left_out
-from producers.decoder.tables.sharding import ShardingColumn, set_vindex
-from producers.decoder.tables.table_map import parse_table_map
+from producers.decoder.tables.plan import SILENT, KeyWatch, TablePlan, is_named, may_change
+from producers.decoder.tables.server_columns import (
+    Catalog,
+    ShardingColumn,
+    TableLookup,
+    all_visible,
+    hide,
+    left_out,
+    may_be_hidden,
+    may_end_rows,
+    set_row_end,
+    set_vindex,
+)
+from producers.decoder.tables.table_map import name_columns, parse_table_map
 from producers.decoder.values.wire import is_at, read_u48, take, write_string
+from topics.records.envelope_table import EVENT_TYPES
 from topics.records.table_shape import (
-    EVENT_TYPES,
     TableShape,
-    ddl_schema,
     row_schema,
     schema_text,
+    statement_schema,
+    wire_header,
 )
 
 # Table maps kept at once. A server with more tables in use parses some of them again.
@@ -35,54 +51,22 @@ _NOT_LOGGED: Final = b"\0"
 _OF_THE_SERVER: Final = "mysql"
 
 
-class FilterRules(Protocol):
-    """The filter rules of a stream."""
-
-    def definitions_changed(self) -> None:
-        """Check the rules after a DDL. Raises where they do not fit the tables any more."""
-
-    def leaves_out(self, database: str, table: str) -> bool:
-        """Tell whether no row of the table is wanted."""
-
-    def leaves_out_database(self, database: str) -> bool:
-        """Tell whether surely no table of the database is wanted."""
-
-    def filter_plan(self, table: TablePlan) -> FilterPlan | None:
-        """Return what to do with the table's rows, None for nothing. Raises RuleError."""
-
-
 class TableVersions:
     """The table maps of one stream."""
 
-    def __init__(
-        self,
-        schema_id: Callable[[str], int],
-        keyspace: str,
-        vindexes: Mapping[tuple[str, str], ShardingColumn],
-        *,
-        is_mariadb: bool,
-        text_as_bytes: frozenset[str],
-        rules: FilterRules | None,
-        hidden_types: HiddenTypes | None,
-        catalog: Catalog | None,
-        lower_case_names: bool,
-    ) -> None:
-        """`schema_id` registers a schema's text and returns its id. `vindexes`: by table.
-
-        `text_as_bytes`: columns, as database.table.column, whose text is logged as raw bytes.
-        `hidden_types`: of MariaDB's columns; None: all that look like BINARY are BINARY.
-        `catalog`: tells hidden columns from others of such names; None: their names do.
-        `lower_case_names`: the server takes names in any case and has them in lower case.
-        """
-        self.lower_case_names: bool = lower_case_names
-        self._rules: FilterRules | None = rules
-        self._hidden_types: HiddenTypes | None = hidden_types
-        self._catalog: Catalog | None = catalog
-        self._schema_id: Callable[[str], int] = schema_id
-        self._keyspace: str = keyspace
-        self._vindexes: Mapping[tuple[str, str], ShardingColumn] = vindexes
-        self._text_as_bytes: frozenset[str] = text_as_bytes
-        self.is_mariadb: bool = is_mariadb
+    def __init__(self, options: DecoderOptions, read: Callable[[], GtidSet]) -> None:
+        """`read()`: what the stream has read, the open transaction included."""
+        self._read: Callable[[], GtidSet] = read
+        self._proofs: TableProofs | None = options.proofs
+        # The server takes names in any case and has them in lower case.
+        self.lower_case_names: bool = options.lower_case_names
+        self._rules: FilterRules | None = options.rules
+        self._catalog: Catalog | None = options.catalog
+        self._schema_id: Callable[[str], int] = options.schema_id
+        self._keyspace: str = options.keyspace
+        self._vindexes: Mapping[tuple[str, str], ShardingColumn] = options.vindexes
+        self._text_as_bytes: frozenset[str] = options.text_as_bytes
+        self.is_mariadb: bool = options.flavor == Flavor.MARIADB
         self.year_sign: int = YEAR_SIGN_UNKNOWN
         self._by_body: dict[bytes, TablePlan] = {}
         self._by_id: dict[int, TablePlan] = {}
@@ -118,7 +102,7 @@ class TableVersions:
         known = self._by_body.get(body)
         if known is None:
             known = parse_table_map(
-                body, self.is_mariadb, self.year_sign, self._text_as_bytes, self._hidden_types
+                body, self.is_mariadb, self.year_sign, self._text_as_bytes, self._catalog
             )
             known.watch = self.watches.get((known.database, known.table))
             if len(self._by_body) >= PLANS_MAX:
@@ -143,39 +127,65 @@ class TableVersions:
             self._last_id = table_id
             self._last_plan = plan
         if len(plan.prefix) == 0:
-            self._look_up(plan)
+            if plan.is_nameless:
+                self._name(plan)
+            lookup = self._look_up(plan)
             self.prepare(plan)
-            types = self._hidden_types
-            if types is not None and not plan.is_left_out and not plan.internal:
+            if lookup is not None and self.is_mariadb:
                 columns = may_be_hidden(plan)
                 if columns:
-                    types.check(plan.database, plan.table, columns, is_new=True)
+                    lookup.check_types(columns, is_new=True)
         return plan
+
+    def _name(self, plan: TablePlan) -> None:
+        """Complete a version whose table map has no names, if the catalog proves them."""
+        proofs = self._proofs
+        is_unread = plan.internal == SILENT or self.leaves_out(plan.database, plan.table)
+        if proofs is None or is_unread:
+            return
+        named = proofs.describe(plan.database, plan.table, self._read, is_new=False)
+        problem = name_columns(plan, named, self.year_sign, self._text_as_bytes)
+        if problem:
+            named = proofs.describe(plan.database, plan.table, self._read, is_new=True)
+            problem = name_columns(plan, named, self.year_sign, self._text_as_bytes)
+        if problem:
+            raise UnprovedTable(
+                f"table {plan.database}.{plan.table}: its rows have no names "
+                f"(binlog_row_metadata is not FULL), and {problem}: the table was changed where "
+                f"this binlog does not show it, or has columns that the server hides. Begin a new "
+                f"log after these rows with a copy, or leave the table out by a filter rule"
+            )
 
     def last_named(self) -> tuple[tuple[str, str], ...]:
         """Return (database, table) of the one that was used last."""
         plan = self._last_plan
         return () if plan is None else ((plan.database, plan.table),)
 
-    def _look_up(self, plan: TablePlan) -> None:
-        """Find out which columns readers see, and which one ends row versions. HiddenType."""
+    def _look_up(self, plan: TablePlan) -> TableLookup | None:
+        """Find out which columns readers see, and which one ends row versions. HiddenType.
+
+        Return the table in the server's catalog; None: no row of it is wanted, or no catalog.
+        """
         if plan.internal or plan.problem or self.leaves_out(plan.database, plan.table):
-            return
+            return None
+        catalog = self._catalog
+        lookup = None if catalog is None else catalog.look_up(plan.database, plan.table)
         if self._may_hide(plan):
-            self._hide(plan)
+            self._hide(plan, lookup)
         candidates = may_end_rows(plan) if self.is_mariadb else []
         if not candidates:
-            return
+            return lookup
         seen = plan if plan.visible is None else plan.visible
         names = [column.name for column in seen.columns]
-        if self._hidden_types is None:
+        if lookup is None:
             row_end = row_end_of(names, candidates, None) or ""
         else:
-            row_end = self._hidden_types.row_end(plan.database, plan.table, names, candidates)
+            row_end = lookup.row_end(names, candidates)
         if row_end:
             set_row_end(plan, row_end)
             if plan.visible is not None:
                 set_row_end(plan.visible, row_end)
+        return lookup
 
     def watch(self, watch: KeyWatch) -> None:
         """Note from here on which rows of a table are logged."""
@@ -216,6 +226,15 @@ class TableVersions:
             if not table and not rules.leaves_out_database(database):
                 return False
         return True
+
+    def carries(self, database: str, table: str) -> bool:
+        """Tell whether the log may have a table that a statement names.
+
+        Of the servers' own databases it has those that a filter rule asks for by the database.
+        """
+        if database in SYSTEM_SCHEMAS:
+            return self._rules is not None and self._rules.asks_for(database, table)
+        return not self.leaves_out_all([(database, table)])
 
     def note_statement(self, statement: str, seq: i64) -> None:
         """Tell the watches about a DDL, which is the record `seq`."""
@@ -262,13 +281,12 @@ class TableVersions:
             return True
         return self.is_mariadb and len(plan.body) > 0 and plan.database != _OF_THE_SERVER
 
-    def _hide(self, plan: TablePlan) -> None:
+    def _hide(self, plan: TablePlan, lookup: TableLookup | None) -> None:
         """Find out which columns the log leaves out. HiddenType; UnsupportedColumn if all are."""
         names = [column.name for column in plan.columns]
         hidden = frozenset(names[i] for i in plan.maybe_hidden)
-        if self._catalog is not None:
-            doubtful = [names[i] for i in plan.maybe_hidden]
-            hidden = self._catalog.hidden(plan.database, plan.table, names, doubtful)
+        if lookup is not None:
+            hidden = lookup.hidden(names, [names[i] for i in plan.maybe_hidden])
             plan.may_generate = self.is_mariadb
         if hidden.issuperset(names):
             raise UnsupportedColumn(
@@ -279,6 +297,25 @@ class TableVersions:
 
     def _row_prefix(self, shape: TableShape) -> bytes:
         return record_prefix(self._schema_id(schema_text(row_schema(shape, self._keyspace))), "ROW")
+
+    def defined(self, definition: Definition) -> None:
+        """Forget what the catalog has proved of tables that a definition may have changed."""
+        if self._proofs is None:
+            return
+        self._proofs.defined(definition)
+        redefined = definition.redefined()
+        self._by_body = {
+            body: plan
+            for body, plan in self._by_body.items()
+            if not (plan.is_nameless and redefined.includes(plan.database, plan.table))
+        }
+        # Each statement maps its tables again.
+        self._by_id.clear()
+        self._last_id = -1
+        self._last_plan = None
+        for watch in self.watches.values():
+            if redefined.includes(watch.database, watch.table):
+                watch.body = b""  # its shape may be another one now
 
     def definitions_changed(self, statement: bytes) -> None:
         """Check rules and declared types against the tables that a DDL has left.
@@ -307,8 +344,8 @@ class TableVersions:
 
         BINARY and UUID have the same table map, so no new version would show such a change.
         """
-        types = self._hidden_types
-        if types is None:
+        catalog = self._catalog
+        if catalog is None or not self.is_mariadb:
             return
         columns: dict[tuple[str, str], list[str]] = {}
         for plan in self._by_body.values():
@@ -317,20 +354,20 @@ class TableVersions:
                 columns.setdefault((plan.database, plan.table), []).extend(may_be_hidden(plan))
         for (database, table), names in columns.items():
             if names:
-                types.check(database, table, names, is_new=False)
+                catalog.look_up(database, table).check_types(names, is_new=False)
 
     def statement_prefix(self, event_type: str) -> bytes:
         """Return the first bytes of a record that holds a statement: DDL or JOURNAL."""
         prefix = self._statement_prefixes.get(event_type)
         if prefix is None:
-            prefix = record_prefix(self._schema_id(schema_text(ddl_schema())), event_type)
+            prefix = record_prefix(self._schema_id(schema_text(statement_schema())), event_type)
             self._statement_prefixes[event_type] = prefix
         return prefix
 
 
 def record_prefix(schema_id: int, event_type: str) -> bytes:
     """Return the wire format's zero and schema id, then the envelope's type."""
-    return b"\0" + schema_id.to_bytes(4, "big") + bytes([EVENT_TYPES.index(event_type) * 2])
+    return wire_header(schema_id) + bytes([EVENT_TYPES.index(event_type) * 2])
 
 
 def statement_header(database: bytes) -> bytes:

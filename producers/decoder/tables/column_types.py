@@ -7,8 +7,9 @@ from mypy_extensions import i64
 from producers.decoder.tables.plan import ColumnPlan
 from producers.decoder.values import operations as ops
 from producers.decoder.values.charset import BINARY, OTHER, char_bytes_max, charset_kind
-from producers.decoder.values.hidden_values import HIDDEN_BYTES, HIDDEN_OPS
+from producers.decoder.values.hidden_values import HIDDEN_OPS
 from producers.decoder.values.temporal import fraction_bytes
+from producers.typed_columns import HIDDEN_BYTES
 from topics.records.table_shape import (
     DECIMAL_DIGITS_MAX,
     DECIMAL_FIXED_DIGITS,
@@ -95,26 +96,27 @@ _FIX: Final = (
     "upgrade to a version that decodes it, or leave the table out by a filter rule (exclude)"
 )
 
-_INTEGERS: Final[dict[int, tuple[str, int, int]]] = {
+INTEGERS: Final[dict[int, tuple[str, int, int]]] = {
     TINY: ("tinyint", ops.I8, 1),
     SHORT: ("smallint", ops.I16, 2),
     INT24: ("mediumint", ops.I24, 3),
     LONG: ("int", ops.I32, 4),
     LONGLONG: ("bigint", ops.I64, 8),
 }
-_BLOB_NAMES: Final[dict[int, tuple[str, str]]] = {
+BLOB_NAMES: Final[dict[int, tuple[str, str]]] = {
     1: ("tinyblob", "tinytext"),
     2: ("blob", "text"),
     3: ("mediumblob", "mediumtext"),
     4: ("longblob", "longtext"),
 }
-_GEOMETRY_NAMES: Final = (
+# In the order of the servers' numbers; MySQL has two names for the last one.
+GEOMETRY_NAMES: Final = (
     *("geometry", "point", "linestring", "polygon"),
     *("multipoint", "multilinestring", "multipolygon", "geometrycollection"),
 )
 _DECIMAL_BYTES: Final = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # for 0 to 9 digits
 # Name, operation, bytes without the fraction, kind.
-_TEMPORAL: Final[dict[int, tuple[str, int, int, ValueKind]]] = {
+TEMPORALS: Final[dict[int, tuple[str, int, int, ValueKind]]] = {
     TIME2: ("time", ops.TIME, 3, ValueKind.TIME),
     DATETIME2: ("datetime", ops.DATETIME, 5, ValueKind.DATETIME),
     TIMESTAMP2: ("timestamp", ops.TIMESTAMP, 4, ValueKind.TIMESTAMP),
@@ -125,7 +127,6 @@ class ColumnType:
     """What the table map says about one column. `meta_0`, `meta_1`: its metadata bytes."""
 
     def __init__(self, index: int, type_code: int) -> None:
-        """Begin with the type; the optional metadata is set as it is read."""
         self.index: int = index
         self.type_code: int = type_code
         self.meta_0: int = 0
@@ -138,12 +139,12 @@ class ColumnType:
         self.labels: list[str] = []
         self.is_kept_as_bytes: bool = False  # text that is logged as its raw bytes
         self.declared: str = ""  # the type of HIDDEN_BYTES that the settings declare
-        self.geometry: int = 0  # index in _GEOMETRY_NAMES
+        self.geometry: int = 0  # index in GEOMETRY_NAMES
         self.dimension: int = 0  # of a VECTOR
 
     def is_numeric(self) -> bool:
         """Tell whether it has a bit in the signedness map. A YEAR has one on some servers."""
-        return self.type_code in _INTEGERS or self.type_code in (FLOAT, DOUBLE, NEWDECIMAL)
+        return self.type_code in INTEGERS or self.type_code in (FLOAT, DOUBLE, NEWDECIMAL)
 
     def is_text(self, is_mariadb: bool) -> bool:
         """Tell whether it has an entry in the list of character sets."""
@@ -161,9 +162,9 @@ def plan_column(source: ColumnType) -> tuple[ColumnPlan, Column]:
     code = source.type_code
     if source.declared:
         return _hidden(source)
-    if code in _INTEGERS:
+    if code in INTEGERS:
         return _integer(source)
-    if code in _TEMPORAL:
+    if code in TEMPORALS:
         return _temporal(source)
     if code == NEWDECIMAL:
         return _decimal(source)
@@ -206,7 +207,7 @@ def _made(
 
 
 def _integer(source: ColumnType) -> tuple[ColumnPlan, Column]:
-    name, op, size = _INTEGERS[source.type_code]
+    name, op, size = INTEGERS[source.type_code]
     kind = ValueKind.LONG if source.type_code == LONGLONG else ValueKind.INT
     if source.unsigned:
         op += 1
@@ -218,7 +219,7 @@ def _integer(source: ColumnType) -> tuple[ColumnPlan, Column]:
 
 
 def _temporal(source: ColumnType) -> tuple[ColumnPlan, Column]:
-    name, op, size, kind = _TEMPORAL[source.type_code]
+    name, op, size, kind = TEMPORALS[source.type_code]
     digits = source.meta_0
     if digits > 6:
         raise UnknownColumn(
@@ -260,9 +261,9 @@ def _text_or_bytes(source: ColumnType) -> tuple[ColumnPlan, Column]:
     is_compressed = source.type_code in (BLOB_COMPRESSED, VARCHAR_COMPRESSED)
     if source.type_code in (BLOB, BLOB_COMPRESSED):
         op, size = ops.BLOB, source.meta_0
-        if size not in _BLOB_NAMES:
+        if size not in BLOB_NAMES:
             raise UnknownColumn(f"a blob with a length of {size} bytes is not decoded: {_FIX}")
-        sql_type = _BLOB_NAMES[size][0 if is_bytes else 1]
+        sql_type = BLOB_NAMES[size][0 if is_bytes else 1]
         length = 0
     else:
         length = _declared_bytes(source)
@@ -304,13 +305,13 @@ def _hidden(source: ColumnType) -> tuple[ColumnPlan, Column]:
 def _opaque(source: ColumnType) -> tuple[ColumnPlan, Column]:
     """Plan a GEOMETRY or VECTOR: the server's own bytes, after their length."""
     size = source.meta_0
-    if size not in _BLOB_NAMES:
+    if size not in BLOB_NAMES:
         name = "vector" if source.type_code == VECTOR else "geometry"
         raise UnknownColumn(f"a {name} with a length of {size} bytes is not decoded: {_FIX}")
     if source.type_code == VECTOR:
         sql_type = f"vector({source.dimension})"
     else:
-        sql_type = _GEOMETRY_NAMES[source.geometry]
+        sql_type = GEOMETRY_NAMES[source.geometry]
     plan, column = _made(source, ops.BLOB, size, ValueKind.BYTES, sql_type)
     plan.charset_kind = BINARY
     return plan, column

@@ -9,10 +9,105 @@ from typing import Final
 from mypy_extensions import i64
 
 from databases.internal_tables import INTERNAL_DATABASE
-from producers.decoder.tables.key_watch import KeyWatch
 from producers.decoder.values.operations import ABSENT
 from topics.keyspace.vindexes import Vindex
 from topics.records.table_shape import Column, TableShape, ValueKind
+
+# Changed keys remembered per table. A chunk that needs more is read again.
+KEYS_MAX: Final = 1_000_000
+# Transaction ends remembered, which snapshots may name: seconds of a busy server.
+ENDS_MAX: Final = 50_000
+
+
+class KeyWatch:
+    """Notes by seq, written by the decoder and read by the copy. Keys are whole record keys."""
+
+    def __init__(self, database: str, table: str, next_seq: int) -> None:
+        self.database: str = database
+        self.table: str = table
+        self.touched: dict[bytes, int] = {}
+        # From this seq on every changed key is noted.
+        self.complete_from: i64 = next_seq
+        self.definition_seq: i64 = -1  # of the last DDL that may concern this table
+        self.partial_seq: i64 = -1  # of the last row with an incomplete image
+        self.body: bytes = b""  # of the last table map
+        self.shape: TableShape | None = None
+        self.seen_seq: i64 = -1  # of the last row, which has that shape
+
+    def touch(self, key: bytes, seq: i64) -> None:
+        """Note that the record `seq` has that key, before or after the change."""
+        if len(self.touched) >= KEYS_MAX:
+            self.touched.clear()
+            self.complete_from = seq
+        self.touched[key] = seq
+
+    def observe_version(self, body: bytes, shape: TableShape) -> None:
+        """Note the table version that rows have now."""
+        self.body = body
+        self.shape = shape
+
+    def forget_before(self, seq: int) -> None:
+        """Drop what was noted below `seq`, which no chunk needs any more."""
+        self.touched = {key: at for key, at in self.touched.items() if at >= seq}
+        self.complete_from = max(self.complete_from, i64(seq))
+
+    def note_statement(self, statement: str, seq: i64) -> None:
+        """Note a DDL that names the table, or a whole database."""
+        lower = statement.lower()
+        if may_change(self.table, lower):
+            self.definition_seq = seq
+
+
+def may_change(table: str, lower_statement: str) -> bool:
+    """Tell whether a statement, in lower case, may name the table or its whole database."""
+    return (
+        is_named(table, lower_statement)
+        or "database" in lower_statement
+        or "schema" in lower_statement
+    )
+
+
+def is_named(table: str, lower_statement: str) -> bool:
+    """Tell whether a statement, in lower case, may name the table."""
+    name = table.lower()
+    return name in lower_statement or name.replace("`", "``") in lower_statement
+
+
+class TransactionEnds:
+    """Where transactions end in the binlog, which snapshots name, and the seq that follows each."""
+
+    def __init__(self) -> None:
+        """Begin empty; nothing is noted while `is_on` is False."""
+        self.is_on: bool = False
+        self._next_seqs: dict[tuple[str, int], int] = {}
+        self._order: list[tuple[str, int]] = []
+
+    def note(self, file: str, pos: i64, next_seq: i64) -> None:
+        """Note that a transaction ended there."""
+        if not self.is_on:
+            return
+        place = (file, int(pos))
+        self._next_seqs[place] = next_seq
+        self._order.append(place)
+        if len(self._order) >= 2 * ENDS_MAX:
+            for old in self._order[:ENDS_MAX]:
+                self._next_seqs.pop(old, None)
+            self._order = self._order[ENDS_MAX:]
+
+    def next_seq(self, file: str, pos: int) -> int:
+        """Return the seq after the transaction that ends exactly there, -1 for none."""
+        return self._next_seqs.get((file, pos), -1)
+
+    def clear(self) -> None:
+        """Forget everything, and note nothing until `is_on` is set again."""
+        self.is_on = False
+        self._next_seqs.clear()
+        self._order = []
+
+    def oldest_seq(self) -> int:
+        """Return the least seq that `next_seq` can return, -1 for none."""
+        return self._next_seqs[self._order[0]] if self._order else -1
+
 
 NO_KEY: Final = -1
 NO_ROW_END: Final = -1
@@ -32,7 +127,6 @@ class ColumnPlan:
     """One column. `op`: see values/operations.py. `size`: bytes of the value, or of its length."""
 
     def __init__(self, index: i64, name: str, op: i64, size: i64) -> None:
-        """Make a plan without text, key or labels; the table map's parser sets those."""
         self.index: i64 = index  # position in the table
         self.name: str = name
         self.place: str = name  # database.table.column, once the table is known
@@ -167,6 +261,7 @@ class TablePlan:
         self.database: str = database
         self.table: str = table
         self.problem: str = ""
+        self.is_nameless: bool = False  # its table map has no names: the catalog has to prove them
         self.internal: i64 = ORDINARY
         if database == INTERNAL_DATABASE:
             self.internal = _INTERNAL.get(table, SILENT)
@@ -182,7 +277,7 @@ class TablePlan:
         self.maybe_hidden: list[int] = []
         self.hidden: list[int] = []
         self.visible: TablePlan | None = None
-        self.row_end: i64 = NO_ROW_END  # the column that ends versions of a row (row_ends.py)
+        self.row_end: i64 = NO_ROW_END  # the column that ends versions of a row (server_columns.py)
         self.may_generate: bool = False  # images may lack columns that no one knew as generated
         self.is_left_out: bool = False  # a filter rule leaves out all its rows
         self.filter: FilterPlan | None = None  # a filter rule chooses rows or columns

@@ -6,18 +6,18 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from producers.decoder.errors import CorruptBinlog, HiddenType, UnsupportedEvent
-from producers.decoder.tables.key_watch import KeyWatch
 from producers.decoder.tables.plan import (
     ABSENT_COLUMN,
     NO_IDS,
     NO_KEY,
     ColumnPlan,
+    KeyWatch,
     RowsPlan,
     TablePlan,
 )
 from producers.decoder.values.operations import ABSENT, BLOB, COMPRESSED
 from producers.decoder.values.wire import is_at, packed_size, read_packed, take, write_string
-from topics.records.table_shape import OPS
+from topics.records.envelope_table import OPS
 
 INSERT: Final = OPS.index("INSERT")
 UPDATE: Final = OPS.index("UPDATE")
@@ -69,7 +69,7 @@ def _make_rows_plan(plan: TablePlan, op: i64, bitmaps: bytes) -> RowsPlan:
         raise UnsupportedEvent(
             f"a row of {plan.database}.{plan.table} without any column, as an INSERT of defaults "
             "alone is logged under binlog_row_image=MINIMAL; the binlog does not say how many rows "
-            "there were: SET GLOBAL binlog_row_image=FULL on the source"
+            "there were: set binlog_row_image=FULL on the source"
         )
     header = rows_header(plan, op, before, after, plan.vindex is not None)
     rows = RowsPlan(
@@ -95,7 +95,8 @@ def _refuse_generated(plan: TablePlan, before: bytes) -> None:
         if i in plan.hidden:
             continue
         if column.op != ABSENT:
-            has_more = has_more or own.key_slot == NO_KEY
+            # The server has the end of a row version in the key, and readers do not.
+            has_more = has_more or (own.key_slot == NO_KEY and i != plan.row_end)
         elif own.op not in (BLOB, COMPRESSED):
             lacking.append(own.name)
     if lacking and has_more:

@@ -1,4 +1,6 @@
-"""Columns that are left out of the log: those that a server hides, and MariaDB's generated ones.
+"""What a binlog does not show of columns: hidden and generated ones, types, ends of row versions.
+
+The log leaves out those that a server hides, and MariaDB's generated ones.
 
 A server's binlog has columns that it adds to a table for itself, and no SELECT shows them.
 MariaDB adds the hash of each unique key that is too long for an index, or that is declared USING
@@ -9,11 +11,23 @@ MariaDB's binlog has generated columns in some row images only, whatever binlog_
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from event_token import Flavor
-from producers.decoder.tables.plan import NO_KEY, NO_ROW_END, FilterPlan, MaskedColumn, TablePlan
+from event_token.errors import UsageError
+from producers.decoder.errors import NoKeyspaceId
+from producers.decoder.tables.plan import (
+    NO_KEY,
+    NO_ROW_END,
+    FilterPlan,
+    MaskedColumn,
+    TablePlan,
+    set_key,
+)
 from producers.decoder.values import operations as ops
+from producers.typed_columns import HIDDEN_BYTES
+from topics.keyspace.vindexes import Vindex
 from topics.records.table_shape import Column
 
 _HASH: Final = "DB_ROW_HASH_"
@@ -21,23 +35,59 @@ _HASH: Final = "DB_ROW_HASH_"
 _OF_EXPRESSION: Final = re.compile(r"!hidden!.+!\d+!\d+|[0-9a-f]{32}")
 # MariaDB's generation expressions of a period's columns, whose values no expression gives.
 _OF_PERIOD: Final = frozenset(("ROW START", "ROW END"))
+# What a column that ends row versions looks like; a version has a start too.
+_SECOND_DIGITS: Final = 6
+_COLUMNS_MIN: Final = 2
 
 
-class Catalog(Protocol):
-    """What the server's catalog says of its tables as they are now."""
+class TableLookup(Protocol):
+    """A table as the server's catalog has it now, beside a table version of the binlog.
 
-    def hidden(
-        self, database: str, table: str, columns: list[str], doubtful: list[str]
-    ) -> frozenset[str]:
+    Methods raise HiddenType where the account cannot see the table.
+    """
+
+    def hidden(self, columns: list[str], doubtful: list[str]) -> frozenset[str]:
         """Return the columns of a table version that are left out of the log.
 
         They are those of the `doubtful` ones that no SELECT shows, and MariaDB's generated ones.
-        Raises HiddenType where that cannot be seen.
+        """
+
+    def row_end(self, names: list[str], candidates: list[str]) -> str:
+        """Return which of the candidates ends MariaDB's row versions, "" for none.
+
+        `names`: all columns of the table version.
+        """
+
+    def check_types(self, columns: list[str], *, is_new: bool) -> None:
+        """Compare the types of MariaDB's columns that look like BINARY with their declarations.
+
+        `is_new`: rows of the table version are about to be read for the first time; otherwise a
+        statement may have changed the table. HiddenType where a declaration is wrong.
         """
 
 
+class Catalog(Protocol):
+    """What settings and server know of columns that a binlog does not describe."""
+
+    def type_of(self, place: str) -> str:
+        """Return the declaration of `database.table.column`: a type, "bytes", or "" for none."""
+
+    def look_up(self, database: str, table: str) -> TableLookup:
+        """Return a table as the server has it now."""
+
+
+def may_be_hidden(plan: TablePlan) -> list[str]:
+    """Return MariaDB's columns whose type the binlog may not show: they look like BINARY."""
+    return [
+        column.name
+        for column in plan.columns
+        if column.op >= ops.UUID
+        or (column.op == ops.FIXED_BINARY and column.length in HIDDEN_BYTES.values())
+    ]
+
+
 def named_as_hidden(plan: TablePlan, is_mariadb: bool, has_visibility: bool) -> list[int]:
-    """Return the columns that may be the server's: it is all that a table map tells.
+    """Return the columns that may be the server's: a table map shows no more.
 
     `has_visibility`: the table map says which columns users declared INVISIBLE, as MySQL's does
     from 8.0.23 on, where it has none of the server's own.
@@ -91,7 +141,7 @@ def hide(plan: TablePlan, hidden: frozenset[str]) -> None:
         plan.visible = seen
 
 
-def is_unlogged(flavor: Flavor, generation_expression: str | None) -> bool:
+def is_unlogged(flavor: Flavor, generation_expression: str) -> bool:
     """Tell whether the log leaves out a column of this generation expression.
 
     No MariaDB logs generated columns in all images: MINIMAL ones never have VIRTUAL columns, and an
@@ -134,3 +184,63 @@ def all_visible(seen: TablePlan) -> FilterPlan:
     pairs = zip(seen.columns, written.columns, strict=True)
     columns = [MaskedColumn(source, column, None) for source, column in pairs]
     return FilterPlan(seen, written, columns, ranges=[], predicate=None, predicate_columns=[])
+
+
+def may_end_rows(plan: TablePlan) -> list[str]:
+    """Return the columns that have the form of such a column: the server puts it into the key.
+
+    Versions that are counted by transactions are not among them: MariaDB logs their changes as
+    statements.
+    """
+    found = [
+        column
+        for column in plan.columns
+        if column.op == ops.TIMESTAMP
+        and column.second_digits == _SECOND_DIGITS
+        and not column.nullable
+    ]
+    if len(found) < _COLUMNS_MIN:
+        return []
+    return [column.name for column in found if plan.key_size == 0 or column.key_slot >= 0]
+
+
+def set_row_end(plan: TablePlan, name: str) -> None:
+    """Make a column end row versions. A key without it identifies the present row."""
+    plan.row_end = NO_ROW_END
+    for place, column in enumerate(plan.columns):
+        if column.name == name:
+            plan.row_end = place
+    set_key(plan, [index for index in plan.primary_key if index != plan.row_end])
+
+
+@dataclass(frozen=True)
+class ShardingColumn:
+    """The column that a table is sharded by, and the vindex over it."""
+
+    column: str
+    vindex: Vindex
+
+
+def set_vindex(plan: TablePlan, sharding: ShardingColumn | None) -> None:
+    """Mark the sharding column of a table version. NoKeyspaceId when the vindex rejects it."""
+    if sharding is None:
+        return
+    name = sharding.column.lower()  # column names ignore case
+    for i, (column, shape_column) in enumerate(zip(plan.columns, plan.shape_columns, strict=True)):
+        if column.name.lower() == name and i not in plan.hidden:
+            try:
+                sharding.vindex.check_column(shape_column)
+            except UsageError as error:
+                raise NoKeyspaceId(f"table {plan.database}.{plan.table}: {error}") from error
+            column.is_sharding = True
+            column.is_noted = True
+            plan.vindex = sharding.vindex
+            plan.sharding = shape_column
+            plan.sharding_plan = column
+            return
+    raise NoKeyspaceId(
+        f"table {plan.database}.{plan.table} has no column {sharding.column}, over which its "
+        f"vindex {sharding.vindex.name} is declared; it has "
+        f"{', '.join(c.name for i, c in enumerate(plan.columns) if i not in plan.hidden)}"
+        f"{left_out(plan.columns[i].name for i in plan.hidden)}"
+    )

@@ -1,6 +1,7 @@
 """The table map event: a table version with its optional metadata, parsed into a plan.
 
-Without `binlog_row_metadata=FULL` it has no names, keys or labels, and rows are refused.
+Without `binlog_row_metadata=FULL` it has no names, keys or labels: rows are refused, unless the
+catalog proves them (named_columns.py).
 """
 
 from typing import Final
@@ -20,13 +21,12 @@ from producers.decoder.tables.column_types import (
     plan_column,
     refusal,
 )
-from producers.decoder.tables.hidden_columns import HiddenTypes
+from producers.decoder.tables.named_columns import NamedColumns, difference, take_names
 from producers.decoder.tables.plan import TablePlan, set_key
-from producers.decoder.tables.server_columns import named_as_hidden
+from producers.decoder.tables.server_columns import Catalog, named_as_hidden
 from producers.decoder.values.charset import OTHER, charset_kind, charset_of, decode_text
-from producers.decoder.values.hidden_values import HIDDEN_BYTES
-from producers.decoder.values.raw_values import raw_form
-from producers.decoder.values.wire import encode_string, packed_size, read_packed, take
+from producers.decoder.values.wire import encode_string, packed_size, raw_form, read_packed, take
+from producers.typed_columns import HIDDEN_BYTES
 
 # Optional metadata fields.
 _SIGNEDNESS: Final = 1
@@ -44,8 +44,9 @@ _VISIBILITY: Final = 12
 _VECTOR_DIMENSION: Final = 13
 
 _NO_METADATA: Final = (
-    "its table map has no column names: SET GLOBAL binlog_row_metadata=FULL on the source. "
-    "Rows logged before that cannot be decoded: start the shard after them"
+    "its table map has no column names: set binlog_row_metadata=FULL on the source. "
+    "Rows logged before that cannot be decoded: start the shard after them. Where a service lets "
+    'nobody set it: metadata = "proved" under [producer], for MySQL'
 )
 
 
@@ -101,34 +102,81 @@ def parse_table_map(
     is_mariadb: bool,
     year_sign: int,
     text_as_bytes: frozenset[str],
-    hidden_types: HiddenTypes | None,
+    catalog: Catalog | None,
 ) -> TablePlan:
     """Parse a table map's body, which is everything after its table id and flags.
 
     `year_sign`: whether YEAR columns have a sign in this file (column_types.py).
     `text_as_bytes`: columns, as database.table.column, whose text is logged as its raw bytes.
-    `hidden_types`: what columns that look like BINARY are declared as.
+    `catalog`: knows what columns that look like BINARY are declared as.
 
     A column or a setting that the decoder does not handle becomes the plan's `problem`.
     Raises IndexError and ValueError where the bytes are not a table map.
     """
+    names, pos = _read_names(body)
+    database, table = names
+    plan = TablePlan(body, database, table)
+    plan.key_prefix = encode_string(database) + encode_string(table)
+    columns, fields, plan.problem = _read_columns(body, pos)
+    if plan.problem:
+        return plan
+    if not fields.raw.get(_COLUMN_NAME):
+        plan.is_nameless = not is_mariadb and len(columns) > 0
+        plan.problem = _NO_METADATA
+        return plan
+    plan.problem = _describe(columns, fields, is_mariadb, year_sign)
+    for column in columns:
+        place = f"{database}.{table}.{column.name}"
+        column.is_kept_as_bytes = place in text_as_bytes
+        if catalog is not None and is_mariadb:
+            declared = catalog.type_of(place)
+            column.declared = declared if declared in HIDDEN_BYTES else ""
+    plan.problem = plan.problem or plan_columns(plan, columns, _key_of(fields))
+    plan.maybe_hidden = named_as_hidden(plan, is_mariadb, _VISIBILITY in fields.raw)
+    return plan
+
+
+def name_columns(
+    plan: TablePlan, named: NamedColumns, year_sign: int, text_as_bytes: frozenset[str]
+) -> str:
+    """Complete a plan of MySQL whose table map has no names; return why not, "" if it is complete.
+
+    All that the table map does say must be as in `named`.
+    """
+    _, pos = _read_names(plan.body)
+    columns, fields, _ = _read_columns(plan.body, pos)
+    problem = _describe_types(columns, fields, False, year_sign)
+    problem = problem or difference(columns, named.columns)
+    if problem:
+        return problem
+    for column, there in zip(columns, named.columns, strict=True):
+        take_names(column, there)
+        column.is_kept_as_bytes = f"{plan.database}.{plan.table}.{column.name}" in text_as_bytes
+    plan.problem = plan_columns(plan, columns, named.key)
+    return ""
+
+
+def _read_names(body: bytes) -> tuple[tuple[str, str], int]:
+    """Return database and table, and where the columns begin."""
     database_size = body[0]
     database = take(body, 1, database_size).decode("utf-8")
     pos = 1 + database_size + 1
     table_size = body[pos]
     table = take(body, pos + 1, table_size).decode("utf-8")
-    pos += 1 + table_size + 1
+    return (database, table), pos + 1 + table_size + 1
+
+
+def _read_columns(body: bytes, pos: int) -> tuple[list[ColumnType], _Fields, str]:
+    """Return the columns' types, the optional metadata, and the problem, "" for none."""
     count = read_packed(body, pos)
     pos += packed_size(body, pos)
     type_codes = take(body, pos, count)
     pos += count
-    plan = TablePlan(body, database, table)
-    plan.key_prefix = encode_string(database) + encode_string(table)
     columns = [ColumnType(i, type_codes[i]) for i in range(count)]
     unknown = [column for column in columns if column.type_code not in METADATA_BYTES]
     if unknown:
-        plan.problem = f"column {unknown[0].index + 1}: {refusal(unknown[0].type_code)}"
-        return plan
+        problem = f"column {unknown[0].index + 1}: {refusal(unknown[0].type_code)}"
+        return columns, _Fields(), problem
     metadata_size = read_packed(body, pos)
     pos += packed_size(body, pos)
     _read_types(columns, take(body, pos, metadata_size))
@@ -137,16 +185,14 @@ def parse_table_map(
         column.nullable = bool(body[pos + (column.index >> 3)] >> (column.index & 7) & 1)
     pos += (count + 7) // 8
     fields = _read_fields(body, pos)
-    plan.problem = _describe(columns, fields, is_mariadb, year_sign)
-    for column in columns:
-        place = f"{database}.{table}.{column.name}"
-        column.is_kept_as_bytes = place in text_as_bytes
-        if hidden_types is not None:
-            declared = hidden_types.type_of(place)
-            column.declared = declared if declared in HIDDEN_BYTES else ""
-    plan.problem = plan.problem or plan_columns(plan, columns, _key_of(fields))
-    plan.maybe_hidden = named_as_hidden(plan, is_mariadb, _VISIBILITY in fields.raw)
-    return plan
+    for field in fields.raw:
+        if not _SIGNEDNESS <= field <= _VECTOR_DIMENSION:
+            problem = (
+                f"its table map has metadata of the unknown kind {field}: upgrade to a version "
+                f"that decodes it, or leave the table out by a filter rule (exclude)"
+            )
+            return columns, fields, problem
+    return columns, fields, ""
 
 
 def _key_of(fields: _Fields) -> list[int]:
@@ -183,19 +229,19 @@ def _read_fields(body: bytes, pos: int) -> _Fields:
 
 def _describe(columns: list[ColumnType], fields: _Fields, is_mariadb: bool, year_sign: int) -> str:
     """Set names, signs, character sets and labels; return the problem, "" for none."""
-    for field in fields.raw:
-        if not _SIGNEDNESS <= field <= _VECTOR_DIMENSION:
-            return (
-                f"its table map has metadata of the unknown kind {field}: upgrade to a version "
-                f"that decodes it, or leave the table out by a filter rule (exclude)"
-            )
     names = fields.strings(_COLUMN_NAME)
-    if not names:
-        return _NO_METADATA
     if len(names) != len(columns):
         raise ValueError(f"{len(names)} column names for {len(columns)} columns")
     for column, name in zip(columns, names, strict=True):
         column.name = name.decode("utf-8")
+    problem = _describe_types(columns, fields, is_mariadb, year_sign)
+    return problem or _set_labels(columns, fields)
+
+
+def _describe_types(
+    columns: list[ColumnType], fields: _Fields, is_mariadb: bool, year_sign: int
+) -> str:
+    """Set what MINIMAL metadata has too: signs and character sets; return the problem."""
     problem = _set_signs(columns, fields.raw.get(_SIGNEDNESS, b""), year_sign)
     if problem:
         return problem
@@ -207,7 +253,7 @@ def _describe(columns: list[ColumnType], fields: _Fields, is_mariadb: bool, year
     for i, column in enumerate([c for c in columns if c.type_code == VECTOR]):
         column.dimension = dimensions[i]
     _set_charsets(texts, fields, _DEFAULT_CHARSET, _COLUMN_CHARSET)
-    return _set_labels(columns, fields)
+    return ""
 
 
 def _set_signs(columns: list[ColumnType], signs: bytes, year_sign: int) -> str:

@@ -4,16 +4,15 @@ The bytes are in the order of the text for every UUID version: the server undoes
 order before it writes them to the binlog.
 """
 
+import zlib
 from typing import Final
 
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from producers.decoder.values import operations as ops
-from producers.decoder.values.wire import write_string
+from producers.decoder.values.wire import take, write_string
 
-# Bytes of a value, by the server's name for the type.
-HIDDEN_BYTES: Final[dict[str, int]] = {"uuid": 16, "inet4": 4, "inet6": 16}
 HIDDEN_OPS: Final[dict[str, int]] = {"uuid": ops.UUID, "inet4": ops.INET4, "inet6": ops.INET6}
 
 _WORDS: Final = 8
@@ -61,3 +60,27 @@ def _longest_zeros(words: list[int]) -> tuple[int, int]:
         if count > best_count:
             best_begin, best_count = i + 1 - count, count
     return best_begin, best_count
+
+
+# The servers' largest packet; nothing longer was ever logged.
+PLAIN_BYTES_MAX: Final = 1024 * 1024 * 1024
+_COLUMN_ZLIB: Final = 8
+_WITHOUT_WRAPPER: Final = 8
+
+
+def uncompress_value(stored: bytes) -> bytes:
+    """Return the plain value. Its first byte names the algorithm, 0 for none."""
+    if not stored:
+        return stored
+    head = stored[0]
+    if head >> 4 == 0:
+        return stored[1:]
+    if head >> 4 != _COLUMN_ZLIB:
+        raise ValueError(f"a value is compressed by the unknown algorithm {head >> 4}")
+    width = head & 7
+    size = int.from_bytes(take(stored, 1, width), "big")
+    unpacker = zlib.decompressobj(-zlib.MAX_WBITS if head & _WITHOUT_WRAPPER else zlib.MAX_WBITS)
+    plain = unpacker.decompress(stored[1 + width :], size + 1)
+    if len(plain) != size or size > PLAIN_BYTES_MAX:
+        raise ValueError(f"a compressed value should have {size} bytes and has another length")
+    return plain

@@ -38,3 +38,8 @@ COMPRESSED: Final = 28  # MariaDB's COMPRESSED text and bytes, one to four bytes
 UUID: Final = 29
 INET4: Final = 30
 INET6: Final = 31
+
+# From the one to the other, values follow their length, in binlogs as in results; those of JSON and
+# of all later operations do in binlogs.
+LENGTH_FIRST: Final = VARCHAR
+LENGTH_LAST: Final = FIXED_BINARY

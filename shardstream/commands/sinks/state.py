@@ -1,140 +1,120 @@
 """`shardstream state`: keeps the present rows of all tables in Delta tables."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Annotated
 
-import pyarrow.parquet as pq
 import typer
-from pyspark.sql import SparkSession
 
 from event_token.errors import UsageError
 from event_token.position import NUMBER_MAX
-from shardstream.commands.sinks.common import (
-    QueryOptions,
-    Watching,
+from shardstream.commands.options import (
+    Checkpoint,
+    CommandLine,
+    Config,
+    takes_fields,
+)
+from shardstream.commands.sinks.sink_run import (
+    KeyedQueryOptions,
+    RunByDefault,
     lake_places,
     run_sink,
-    table_name,
 )
-from shardstream.commands.sinks.reactions import Reactions
-from shardstream.settings.model import Settings
-from spark_consumers.current_state.query.as_of import table_as_of
-from spark_consumers.current_state.query.layout import FRONTIERS
-from spark_consumers.current_state.query.run import run_state
-from spark_consumers.current_state.query.sink import (
-    PARTITIONS_DEFAULT,
-    check_partial,
-    check_partitions,
-)
-from spark_consumers.current_state.query.upkeep import maintain_state
-from spark_consumers.sink_query.run import SinkProgress
-from topics.records.accepted_skips import check_accepted
+from shardstream.settings.model import load_settings
+from sinks.lake.state.options import StateOptions
+from sinks.rule.policy import duration_s
 from topics.start.start_forms import StartWord, parse_start
 
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How many tasks write, and how new tables are laid out."""
-
-    partitions: int = PARTITIONS_DEFAULT
-    buckets: int | None = None
-    deletion_vectors: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateOptions(QueryOptions):
-    """Which tables to keep where, and how new ones are laid out."""
-
-    target: str
-    histories: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    layout: Layout = field(default_factory=Layout)
-    accept_skip: tuple[str, ...] = ()
-    reactions: Reactions = field(default_factory=Reactions)
-
-
-def run_state_command(settings: Settings, options: StateOptions) -> None:
-    """Run until SIGINT or SIGTERM; with `available_now` until everything there is applied."""
-    target, checkpoint = lake_places(options.target, options.checkpoint)
-    check_accepted(options.accept_skip)
-    for name in options.tables:
-        table_name(name)
-    check_partial(options.histories, options.reactions.on_partial)
-    check_partitions(options.layout.partitions, options.layout.buckets or options.layout.partitions)
-
-    def run(
-        spark: SparkSession, source: Mapping[str, str], **watching: Unpack[Watching]
-    ) -> SinkProgress:
-        return run_state(
-            spark,
-            options.keyspace,
-            target,
-            checkpoint,
-            source,
-            tables=options.tables,
-            histories=options.histories,
-            partitions=options.layout.partitions,
-            buckets=options.layout.buckets,
-            deletion_vectors=options.layout.deletion_vectors,
-            accept_skip=options.accept_skip,
-            on_type_change=options.reactions.on_type_change,
-            on_truncate=options.reactions.on_truncate,
-            on_partial=options.reactions.on_partial,
-            drop_columns=options.reactions.drop_columns,
-            on_same_key=options.keys.on_same_key,
-            **watching,
-        )
-
-    run_sink("state", settings, options, (target, checkpoint), run)
+Target = Annotated[str, typer.Argument(help="Folder or URL of the current state")]
+TargetOption = Annotated[
+    str, typer.Option("--target", help="Folder or URL (s3://...): one Delta table per table below")
+]
+Histories = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--history",
+        help="Keep every version of this table's rows too (database.table); several times for more",
+    ),
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help="Begin a version only where one of these columns changes: shop.orders=status,price",
+    ),
+]
 
 
-def histories_of(
-    names: Collection[str] | None, track: Collection[str] | None, tables: Collection[str] | None
-) -> dict[str, list[str]]:
+app = CommandLine(
+    cls=RunByDefault,
+    help="Keep the current state of all tables in Delta tables.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+@takes_fields
+def run(
+    query: KeyedQueryOptions,
+    policy: StateOptions,
+    target: TargetOption,
+    config: Config = None,
+    checkpoint: Checkpoint = None,
+    history: Histories = None,
+    track: Track = None,
+) -> None:
+    """Keep the present rows of all tables in Delta tables, each batch exactly once."""
+    from spark_consumers.state import run_state
+
+    policy = replace(policy, history=histories_of(history or (), track or ()))
+    places = lake_places(target, checkpoint)
+    target, checkpoint = places
+    run_query = partial(
+        run_state, keyspace=query.keyspace, target=target, checkpoint=checkpoint, policy=policy
+    )
+    run_sink("state", load_settings(config), query, places, run_query, tables=policy.tables)
+
+
+def histories_of(names: Collection[str], track: Collection[str]) -> dict[str, list[str]]:
     """Return the tables whose history is kept, and their columns that are tracked, [] for all.
 
-    `names`, `track`, `tables`: as given with --history, --track, --table. UsageError on a table
-    that the query does not keep, or a bad --track.
+    `names`, `track`: as given with --history and --track. UsageError on a bad --track.
     """
-    found: dict[str, list[str]] = {}
-    for name in names or ():
-        table_name(name, "--history")
-        if tables and name not in tables:
-            raise UsageError(f"--history {name}: name it with --table too, as the others are")
-        found[name] = []
-    for text in track or ():
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for text in track:
         table, _, columns = text.partition("=")
-        names = [name.strip() for name in columns.split(",")]
-        if table not in found or not all(names):
+        tracked = [name.strip() for name in columns.split(",")]
+        if table not in found or not all(tracked):
             raise UsageError(
                 f"--track {text!r}: a table of --history and its columns, such as "
                 f"shop.orders=status,price"
             )
-        found[table] += names
+        found[table] += tracked
     return found
 
 
-def run_as_of(
-    target: str,
-    table: str,
-    time: str,
-    to: Path,
-    changelog: str | None = None,
-    accept_skip: Collection[str] = (),
+@app.command("as-of")
+def as_of(
+    target: Target,
+    table: Annotated[str, typer.Argument(help="database.table")],
+    time: Annotated[str, typer.Argument(help="A time, such as 2026-01-31T12:00:00Z, or latest")],
+    to: Annotated[Path, typer.Option("--to", help="The Parquet file to write")],
 ) -> None:
-    """Write a table as of a time to a Parquet file; with a change log, as of exactly that time."""
-    check_accepted(accept_skip)
+    """Write a table as it was at the last end of a batch at or before a time."""
+    import pyarrow.parquet as pq
+
+    from sinks.lake.state.frontiers import table_as_of
+
     moment = parse_start(time, "TIME", (StartWord.LATEST,))
     if moment is StartWord.LATEST:
-        if changelog is not None:
-            raise UsageError("latest is the end of a batch: with --changelog, name a time")
         moment = NUMBER_MAX
     if not isinstance(moment, int):
         raise UsageError(f"TIME {time!r} is a position: name a time, such as 2026-01-31T12:00:00Z")
-    found = table_as_of(target, table, moment, changelog=changelog, accept_skip=accept_skip)
+    found = table_as_of(target, table, moment)
     try:
         pq.write_table(found.rows, to)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
@@ -146,8 +126,23 @@ def run_as_of(
     typer.echo(f"{to}: {found.rows.num_rows:,} rows of {table}, exact as of {at}")
 
 
-def run_maintain(target: str, tombstones_s: int, keep_s: int) -> None:
-    """Remove old tombstones and files, and tell how many."""
+@app.command()
+def maintain(
+    target: Target,
+    tombstones: Annotated[
+        str,
+        typer.Option("--tombstones", help="How long a deleted key is remembered, for late rows"),
+    ] = "7d",
+    keep: Annotated[
+        str, typer.Option("--keep", help="How long files of earlier versions stay: 12h, at most 7d")
+    ] = "7d",
+) -> None:
+    """Remove old tombstones, and files that no version needs; a query may run meanwhile."""
+    from sinks.lake.state.frontiers import maintain_state
+    from sinks.lake.state.layout import FRONTIERS
+
+    tombstones_s = int(duration_s(tombstones, "--tombstones"))
+    keep_s = int(duration_s(keep, "--keep"))
     for removed in maintain_state(target, tombstones_s=tombstones_s, keep_s=keep_s):
         rows = f"{removed.tombstones} tombstones"
         if removed.table == FRONTIERS:

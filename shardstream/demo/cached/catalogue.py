@@ -1,9 +1,10 @@
 """The shop's pages: the rows that they are made of, and the pages that a changed row touches."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from caching.key_map import KeyMap, RowImage
 from event_token.errors import UsageError
 
 TABLES: Final = """
@@ -36,6 +37,14 @@ Page = dict[str, Any]
 _COLUMNS: Final = "name, price, pieces FROM products JOIN stock USING (product_id)"
 _ONE: Final = f"SELECT {_COLUMNS} WHERE product_id = %s"
 ALL: Final = f"SELECT product_id, {_COLUMNS}"
+
+KEYS = KeyMap()
+
+
+@KEYS.of("shop.products", "shop.stock")
+def pages(row: RowImage) -> Iterator[str]:
+    """Yield the keys of the pages that show a product."""
+    yield from keys_of(cast("int", row["product_id"]))
 
 
 def product_key(product_id: int) -> str:
@@ -96,12 +105,8 @@ def all_pages(rows: Iterable[tuple[int, str, Decimal, int]]) -> dict[str, Any]:
     products = {
         product_id: page_of(name, price, pieces) for product_id, name, price, pieces in rows
     }
-    return dict(_pages(products))
-
-
-def _pages(products: Mapping[int, Page]) -> Iterator[tuple[str, Any]]:
-    for product_id in PRODUCT_IDS:
-        yield product_key(product_id), products.get(product_id)
+    found: dict[str, Any] = {product_key(each): products.get(each) for each in PRODUCT_IDS}
     for shelf in SHELVES:
-        pages = (products.get(product_id) for product_id in products_on(shelf))
-        yield shelf_key(shelf), [page for page in pages if page is not None]
+        on_shelf = (products.get(product_id) for product_id in products_on(shelf))
+        found[shelf_key(shelf)] = [page for page in on_shelf if page is not None]
+    return found

@@ -7,18 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from decimal import Decimal
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pymysql
 
 from databases.errors import ServerLost
 from event_token import KeyRange
 from event_token.errors import Halt
-from shardstream.demo.background import BackgroundWork
+from shardstream.demo.cached.caches import PageView, ShopCache
 from shardstream.demo.cached.catalogue import PRODUCT_IDS, PRODUCTS, all_keys, keys_of
-from shardstream.demo.cached.shop_cache import ShopCache
-from shardstream.demo.sharded_writes import Change, Committed, ShardDirectory, ShopSession
-from shardstream.demo.shop import Connect, keyspace_id
+from shardstream.demo.shop import (
+    REFUSED_PAUSE_S,
+    REFUSED_S_MAX,
+    BackgroundWork,
+    Connect,
+    Pace,
+    ShardDirectory,
+    ShopChange,
+    ShopSession,
+    keyspace_id,
+)
 
 # Transactions per second on each key range; the ranges are those after the split, so that a shard
 # that refuses writes delays only its own products.
@@ -33,9 +41,8 @@ SEASON_EVERY: Final = 20
 QUIET: Final = range(1, 41)
 # The favourites get most of the views.
 FAVOUR: Final = 2.0
-# A server that is switched or stopped is left within seconds.
-REFUSED_S_MAX: Final = 180.0
-REFUSED_PAUSE_S: Final = 0.05
+# Between two reads of the topology, by which the caches learn which shards serve.
+TOPOLOGY_S: Final = 0.25
 
 _INSERT_PRODUCT: Final = "INSERT INTO products VALUES (%s, %s, %s)"
 _INSERT_STOCK: Final = "INSERT INTO stock VALUES (%s, %s, %s)"
@@ -65,11 +72,11 @@ class Catalogue:
         self._gone = {each for each in self.ids if each > PRODUCTS}
         self._sold = [each for each in self.ids if each <= PRODUCTS and each not in QUIET]
 
-    def first(self) -> list[Change]:
+    def first(self) -> list[ShopChange]:
         """Return the transactions that fill the tables."""
         return [self._insert(each) for each in self.ids if each <= PRODUCTS]
 
-    def any_change(self) -> tuple[int, Change]:
+    def any_change(self) -> tuple[int, ShopChange]:
         """Return a product and the next transaction on it."""
         seasonal = [each for each in self.ids if each > PRODUCTS]
         if seasonal and self._chance.randrange(SEASON_EVERY) == 0:
@@ -78,7 +85,7 @@ class Catalogue:
         product_id = self._chance.choice(self._sold)
         return product_id, self.sale(product_id)
 
-    def sale(self, product_id: int) -> Change:
+    def sale(self, product_id: int) -> ShopChange:
         """Return the sale of one piece, which changes the price too; an empty stock is filled."""
         pieces = self._pieces[product_id] = (self._pieces[product_id] - 1) % (PIECES + 1)
         sales = self._sales[product_id] = self._sales[product_id] + 1
@@ -86,13 +93,13 @@ class Catalogue:
             (_PRICE, [(price_of(product_id, pieces), product_id)]),
             (_STOCK, [(pieces, sales, product_id)]),
         )
-        return Change(product_id, statements, (_IS_SOLD, (product_id, sales)))
+        return ShopChange(product_id, statements, (_IS_SOLD, (product_id, sales)))
 
     def price(self, product_id: int) -> Decimal:
         """Return the price of a product as it was last written."""
         return price_of(product_id, self._pieces[product_id])
 
-    def _season(self, product_id: int) -> Change:
+    def _season(self, product_id: int) -> ShopChange:
         if product_id in self._gone:
             self._gone.remove(product_id)
             return self._insert(product_id)
@@ -101,18 +108,18 @@ class Catalogue:
             (f"DELETE FROM {table} WHERE product_id = %s", [(product_id,)])  # noqa: S608 - ours
             for table in ("products", "stock")
         )
-        return Change(product_id, statements, (f"NOT {_EXISTS}", (product_id,)))
+        return ShopChange(product_id, statements, (f"NOT {_EXISTS}", (product_id,)))
 
-    def _insert(self, product_id: int) -> Change:
+    def _insert(self, product_id: int) -> ShopChange:
         row = (product_id, f"Product {product_id}", price_of(product_id, PIECES))
         statements = (
             (_INSERT_PRODUCT, [row]),
             (_INSERT_STOCK, [(product_id, PIECES, self._sales[product_id])]),
         )
-        return Change(product_id, statements, (_EXISTS, (product_id,)))
+        return ShopChange(product_id, statements, (_EXISTS, (product_id,)))
 
 
-class Load(BackgroundWork):
+class ShopLoad(BackgroundWork):
     """Buyers on all key ranges, and visitors who look at each page through all caches."""
 
     def __init__(
@@ -127,27 +134,31 @@ class Load(BackgroundWork):
         self._connects = connects
         self._caches = caches
         self._lock = threading.Lock()
-        self.sales = self.views = self.refused = 0
-        self.catalogues = {name: Catalogue(name) for name in SALES_PER_S}
+        self.sales = self.views = 0
+        self._catalogues = [Catalogue(name) for name in SALES_PER_S]
         own = {key for product_id in QUIET for key in keys_of(product_id)}
         self._keys = [key for key in all_keys() if key not in own]
         random.Random(1).shuffle(self._keys)  # noqa: S311 - which are the favourites
-        work: list[Callable[[], None]] = [
-            partial(self._sell, catalogue) for catalogue in self.catalogues.values()
-        ]
+        work: list[Callable[[], None]] = [partial(self._sell, each) for each in self._catalogues]
         work += [partial(self._view, random.Random(n)) for n in range(VISITORS)]  # noqa: S311
-        self._prepare(work)
+        self._prepare([*work, self._follow_topology])
+
+    def check(self) -> None:
+        """Raise the first error of a thread, or of a cache."""
+        super().check()
+        for cache in self._caches:
+            cache.check()
 
     def fill(self) -> None:
         """Write the rows that exist before the producers start."""
         with closing(ShopSession(self._directory, self._connects)) as session:
-            for catalogue in self.catalogues.values():
+            for catalogue in self._catalogues:
                 for change in catalogue.first():
                     session.commit(change)
 
     def catalogue_of(self, product_id: int) -> Catalogue:
         """Return the catalogue with a product."""
-        [found] = [each for each in self.catalogues.values() if product_id in each.ids]
+        [found] = [each for each in self._catalogues if product_id in each.ids]
         return found
 
     def wrote(self, product_id: int) -> None:
@@ -157,17 +168,16 @@ class Load(BackgroundWork):
 
     def _sell(self, catalogue: Catalogue) -> None:
         with closing(ShopSession(self._directory, self._connects)) as session:
-            pace = _Pace(SALES_PER_S[catalogue.name], self._stop)
+            pace = Pace(SALES_PER_S[catalogue.name], self._stop)
             while pace.wait():
                 product_id, change = catalogue.any_change()
-                done: Committed = session.commit(change)
+                session.commit(change)
                 self.wrote(product_id)
                 with self._lock:
                     self.sales += 1
-                    self.refused += done.refusals > 0
 
     def _view(self, chance: random.Random) -> None:
-        pace = _Pace(VIEWS_PER_S / VISITORS, self._stop)
+        pace = Pace(VIEWS_PER_S / VISITORS, self._stop)
         while pace.wait():
             key = self._keys[int(len(self._keys) * chance.random() ** FAVOUR)]
             for cache in self._caches:
@@ -175,23 +185,12 @@ class Load(BackgroundWork):
             with self._lock:
                 self.views += 1
 
-
-class _Pace:
-    """Lets a loop run at a rate; time that was lost is not made up for."""
-
-    def __init__(self, per_s: float, stop: threading.Event) -> None:
-        self._interval_s = 1 / per_s
-        self._stop = stop
-        self._due_s = time.monotonic()
-
-    def wait(self) -> bool:
-        """Wait until the next turn; False if it was stopped."""
-        now_s = time.monotonic()
-        self._due_s = max(self._due_s + self._interval_s, now_s - 1)
-        return not self._stop.wait(max(0.0, self._due_s - now_s))
+    def _follow_topology(self) -> None:
+        while not self._stop.wait(TOPOLOGY_S):
+            self._directory.look_again()
 
 
-def view(cache: ShopCache, key: str, directory: ShardDirectory, cookie: str = "") -> Any:
+def view(cache: ShopCache, key: str, directory: ShardDirectory, cookie: str = "") -> PageView:
     """Look at a page; a server that is lost is looked for again. Halt if none is found."""
     began_s = time.monotonic()
     while True:
@@ -202,4 +201,3 @@ def view(cache: ShopCache, key: str, directory: ShardDirectory, cookie: str = ""
                 raise Halt(f"{cache.name}: {key} cannot be loaded: {error}") from error
         time.sleep(REFUSED_PAUSE_S)
         directory.look_again()
-        cache.serve(directory.serving)

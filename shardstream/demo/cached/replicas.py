@@ -1,17 +1,16 @@
-"""The replicas of the shards, each held back by the same time."""
+"""The replicas of the shards, each held back by the same time, and the account of page views."""
 
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
-import pymysql
-
+from caching.reading.snapshots import FILTER_GRANTS, ROLE_GRANT
 from event_token import Flavor
 from event_token.errors import Halt
-from shardstream.demo.shop import DATABASE
-from shardstream.local.database_server import NOT_DURABLE, Account, DatabaseServer
-from shardstream.local.ports import HOST
+from producers.session.heads import PRIVILEGES
+from shardstream.demo.shop import DATABASE, Connect, connect_as
+from shardstream.demo.story import Story
+from shardstream.local.database_server import NOT_DURABLE, LocalAccount, LocalDatabase
+from shardstream.local.local_server import HOST
 
 # Seconds that each replica lags behind its primary. Well beyond what a page view takes, and short
 # enough to be waited for.
@@ -52,54 +51,91 @@ _HAS: Final = {
     Flavor.MYSQL: "SELECT GTID_SUBSET(%s, @@GLOBAL.gtid_executed)",
     Flavor.MARIADB: "SELECT MASTER_GTID_WAIT(%s, 0) = 0",
 }
-# What FreshReader needs: the rows, our own tables for the time of a read, and on MySQL the table
-# that tells a replica from a primary.
-_READER_GRANTS: Final = (f"{DATABASE}.*", "`\\_shardstream`.*")
-_ROLE_GRANT: Final = "performance_schema.replication_connection_configuration"
-
-Connect = Callable[[], Any]
+_OUR_TABLES: Final = "`\\_shardstream`.*"
+# What FreshReader needs: the rows, our own tables for the time of a read, and what shows roles and
+# replication filters.
+_READER_GRANTS: Final = {
+    Flavor.MARIADB: (
+        f"SELECT ON {DATABASE}.*",
+        f"SELECT ON {_OUR_TABLES}",
+        "REPLICA MONITOR ON *.*",
+    ),
+    Flavor.MYSQL: (
+        f"SELECT ON {DATABASE}.*",
+        f"SELECT ON {_OUR_TABLES}",
+        ROLE_GRANT,
+        *FILTER_GRANTS,
+    ),
+}
 
 
 class Replicas:
-    """A replica per shard, on a server of its own; `servers` by shard."""
+    """A replica of each shard of the shop, on a server of its own; targets of a split have none."""
 
-    def __init__(
-        self,
-        folder: Path,
-        primaries: Mapping[str, DatabaseServer],
-        report: Callable[[str], None],
-    ) -> None:
+    def __init__(self, story: Story) -> None:
         """Start nothing yet."""
-        self._primaries = primaries
-        self.servers: dict[str, DatabaseServer] = {
-            shard: type(primary)(
-                folder / f"replica_{shard}",
+        self._databases = story.stack.databases
+        self._servers: dict[str, LocalDatabase] = {}
+        for number, shard in enumerate(story.sources):
+            primary = self._databases[shard]
+            server = self._servers[shard] = type(primary)(
+                story.folder / f"replica_{shard}",
                 server_id=SERVER_ID_FIRST + number,
-                account=Account(primary.user, primary.password),
+                account=LocalAccount(primary.user, primary.password),
                 extra_args=NOT_DURABLE,
                 die_with_parent=True,
-                report=report,
+                report=story.report,
             )
-            for number, (shard, primary) in enumerate(primaries.items())
-        }
+            story.cleanup.callback(server.kill)
 
     def launch(self) -> None:
         """Start all servers without waiting; `follow` waits."""
-        for server in self.servers.values():
+        for server in self._servers.values():
             server.launch()
 
     def follow(self) -> None:
         """Let all servers follow their primaries, which run. Raises Halt."""
-        for shard, server in self.servers.items():
+        for server in self._servers.values():
             server.finish_start()
-            make_reader(server)
-            _follow(server, self._primaries[shard])
+        self._make_readers()
+        for shard, server in self._servers.items():
+            primary = self._databases[shard]
+            change, *others = _FOLLOW[server.flavor]
+            source = (primary.host, primary.port, primary.user, primary.password, LAG_S)
+            with server.connect() as connection, connection.cursor() as cursor:
+                cursor.execute(change, source)
+                for statement in others:
+                    cursor.execute(statement)
+
+    def _make_readers(self) -> None:
+        """Create the account that page views read with on all servers, outside the binlog.
+
+        And let producers write heartbeat rows, by which reads have an age.
+        """
+        for server in (*self._databases.values(), *self._servers.values()):
+            with server.connect() as connection, connection.cursor() as cursor:
+                cursor.execute("SET SESSION sql_log_bin = 0")
+                cursor.execute(f"CREATE USER '{READER}'@'%%' IDENTIFIED BY %s", (server.password,))
+                for what in _READER_GRANTS[server.flavor]:
+                    cursor.execute(f"GRANT {what} TO '{READER}'@'%'")
+                producer = f"'{server.user}'@'{HOST}'"
+                cursor.execute(f"GRANT {', '.join(PRIVILEGES)} ON {_OUR_TABLES} TO {producer}")
+
+    @property
+    def readers(self) -> dict[str, list[Connect]]:
+        """How page views read, by shard: from the replica if there is one, then the primary."""
+        found: dict[str, list[Connect]] = {}
+        for shard, primary in self._databases.items():
+            replica = self._servers.get(shard)
+            servers = [primary] if replica is None else [replica, primary]
+            found[shard] = [connect_as(server, READER, autocommit=True) for server in servers]
+        return found
 
     def wait_caught_up(self) -> None:
         """Wait until each replica has what its primary has executed by now. Halt if it does not."""
         deadline_s = time.monotonic() + CATCH_UP_S_MAX
-        for shard, replica in self.servers.items():
-            primary = self._primaries[shard]
+        for shard, replica in self._servers.items():
+            primary = self._databases[shard]
             if primary.pid is None or replica.pid is None:
                 continue
             wanted = _value(primary, _EXECUTED[primary.flavor])
@@ -111,52 +147,8 @@ class Replicas:
                     )
                 time.sleep(POLL_S)
 
-    def kill(self) -> None:
-        """Kill all servers."""
-        for server in self.servers.values():
-            server.kill()
 
-
-def make_reader(server: DatabaseServer) -> None:
-    """Create the account that page views read with, outside the binlog."""
-    granted = list(_READER_GRANTS)
-    if server.flavor is Flavor.MYSQL:
-        granted.append(_ROLE_GRANT)
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SET SESSION sql_log_bin = 0")
-        cursor.execute(f"CREATE USER '{READER}'@'%%' IDENTIFIED BY %s", (server.password,))
-        for what in granted:
-            cursor.execute(f"GRANT SELECT ON {what} TO '{READER}'@'%'")
-
-
-def connect_as_reader(server: DatabaseServer) -> Connect:
-    """Return a function that connects with the account of page views."""
-
-    def connect() -> Any:
-        return pymysql.connect(
-            host=HOST,
-            port=server.port,
-            user=READER,
-            password=server.password,
-            database=DATABASE,
-            charset="utf8mb4",
-            autocommit=True,
-            ssl_disabled=True,
-        )
-
-    return connect
-
-
-def _follow(replica: DatabaseServer, primary: DatabaseServer) -> None:
-    change, *others = _FOLLOW[replica.flavor]
-    source = (primary.host, primary.port, primary.user, primary.password, LAG_S)
-    with replica.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(change, source)
-        for statement in others:
-            cursor.execute(statement)
-
-
-def _value(server: DatabaseServer, query: str, *args: Any) -> Any:
+def _value(server: LocalDatabase, query: str, *args: Any) -> Any:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(query, args or None)
         row = cursor.fetchone()

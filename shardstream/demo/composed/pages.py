@@ -1,27 +1,35 @@
-"""The shop's pages, one per customer, behind a cache in Redis; and the visitors who read them."""
+"""The composed shop's pages, one per customer, behind a cache in Redis; and the proof of the cache.
 
-import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+The database servers are those of the settings; the shop's accounts share one password.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from decimal import Decimal
 from typing import Any, Final, cast
 
+import pymysql
+
 from caching.client.reads import Read
-from caching.errors import Stale
 from caching.key_map import KeyMap, RowImage
 from caching.reading.fresh_reader import FreshReader
-from databases.errors import ServerLost
-from event_token.errors import Retry
 from shardstream.cache import Cache
-from shardstream.demo.background import BackgroundWork
-from shardstream.demo.composed.servers import KEYSPACE, READER, connects
-from shardstream.demo.sharded_writes import ShardDirectory
+from shardstream.demo.shop import DATABASE, IN_UTC, Connect, ShardDirectory, keyspace_id
 from shardstream.settings.model import Settings
 
+KEYSPACE: Final = "commerce"
 CACHE: Final = "pages"
-# Few enough that most views are hits, although every tenth transaction changes a customer.
-CUSTOMERS: Final = 100
-VIEW_INTERVAL_S: Final = 0.05
+READER: Final = "reader"
+# One password for the accounts of a shop that sells nothing.
+PASSWORD_VARIABLE: Final = "SHOP_PASSWORD"  # noqa: S105 - the name of a variable
+# A server that is killed resets connections at once; one whose host is gone says nothing.
+CONNECT_TIMEOUT_S: Final = 10
+READ_TIMEOUT_S: Final = 60
+# An invalidator follows within milliseconds, or after a minute on a machine that does ten things.
+AGREE_S_MAX: Final = 120.0
+PAUSE_S: Final = 1.0
 
 KEYS = KeyMap()
 
@@ -60,6 +68,27 @@ def page_of(name: str, balance: Decimal, coupons: Sequence[str]) -> dict[str, An
     return {"name": name, "balance": str(balance), "coupons": list(coupons)}
 
 
+def connects(settings: Settings, user: str) -> dict[str, Connect]:
+    """Return how to connect to each shard, also to targets, with an account of the shop."""
+    shards = settings.keyspace(KEYSPACE).all_shards
+    return {shard: _connect(each.servers[0], user) for shard, each in shards.items()}
+
+
+def _connect(server: Any, user: str) -> Connect:
+    return lambda: pymysql.connect(
+        host=server.host,
+        port=server.port,
+        user=user,
+        password=os.environ.get(PASSWORD_VARIABLE, ""),
+        database=DATABASE,
+        charset="utf8mb4",
+        init_command=IN_UTC,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=READ_TIMEOUT_S,
+        ssl_disabled=True,
+    )
+
+
 class PageCache:
     """The cache with a reader per shard; after a reshard it reads from the new shards."""
 
@@ -67,9 +96,10 @@ class PageCache:
         """Connect to nothing yet."""
         self._cleanup = ExitStack()
         shards = settings.keyspace(KEYSPACE).all_shards
+        clock = settings.clock_uncertainty()
         self._readers = {
             shard: self._cleanup.enter_context(
-                FreshReader(KEYSPACE, shard, [connect], flavor=shards[shard].flavor)
+                FreshReader(KEYSPACE, shard, [connect], flavor=shards[shard].flavor, clock=clock)
             )
             for shard, connect in connects(settings, READER).items()
         }
@@ -100,27 +130,37 @@ class PageCache:
         return {shard: self._readers[shard] for shard in self._serving}
 
 
-class Visitors(BackgroundWork):
-    """One thread that reads pages; a server that is being restarted is visited again later."""
+def check_pages(settings: Settings, say: Callable[[str], None]) -> bool:
+    """Read every customer's page from the cache and from the database; True if all agree.
 
-    def __init__(self, settings: Settings, directory: ShardDirectory, first_id: int) -> None:
-        """Read nothing yet; `first_id`: the customers whose pages are read begin here."""
-        super().__init__()
-        self.views = 0
-        self._settings = settings
-        self._directory = directory
-        self._first_id = first_id
-        self._prepare([self._visit])
+    The shop must be stopped. Waits for pages that are not invalidated yet.
+    """
+    directory = ShardDirectory(KEYSPACE, settings.kafka_client())
+    wanted = _pages(settings, directory)
+    with closing(PageCache(settings, directory)) as cache:
+        ends_s = time.monotonic() + AGREE_S_MAX
+        while True:
+            different = [each for each, page in wanted.items() if cache.page(each) != page]
+            if not different or time.monotonic() > ends_s:
+                break
+            time.sleep(PAUSE_S)
+        hits = cache.counters().get("hits", 0)
+    say(f"pages: {len(wanted)} compared, {len(different)} different; {hits} hits")
+    return bool(wanted) and not different
 
-    def _visit(self) -> None:
-        cache = PageCache(self._settings, self._directory)
-        chance = random.Random(1)  # noqa: S311 - a workload, not a secret
-        try:
-            while not self._stop.wait(VIEW_INTERVAL_S):
-                try:
-                    cache.page(self._first_id + chance.randrange(CUSTOMERS))
-                except (ServerLost, Stale, Retry):
-                    continue
-                self.views += 1
-        finally:
-            cache.close()
+
+def _pages(settings: Settings, directory: ShardDirectory) -> dict[int, dict[str, Any]]:
+    """Return the pages of all customers, as the shards that serve them hold them."""
+    found = {}
+    shards = connects(settings, READER)
+    for entry in directory.entries:
+        with shards[entry.name]() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT customer_id, code FROM coupons ORDER BY code")
+            coupons: dict[int, list[str]] = {}
+            for customer, code in cursor.fetchall():
+                coupons.setdefault(customer, []).append(code)
+            cursor.execute("SELECT id, name, balance FROM customers")
+            for customer, name, balance in cursor.fetchall():
+                if entry.key_range.contains(keyspace_id(customer)):
+                    found[customer] = page_of(name, balance, coupons.get(customer, []))
+    return found

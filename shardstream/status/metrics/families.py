@@ -1,6 +1,6 @@
-"""Builds metric families, and writes a registry as text."""
+"""Builds metric families and writes a registry as text; the metrics of a subscriber."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import TypeAlias
 
@@ -15,7 +15,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from event_token.compiled import IS_COMPILED
-from producers.session.counters import Histogram
+from producers.session.context import Histogram
+from topics.stream.subscriber import StreamSubscriber
 
 Families: TypeAlias = Callable[[], Iterable[Metric]]
 Labels: TypeAlias = Mapping[str, str]
@@ -108,3 +109,47 @@ def histogram(name: str, says: str, labels: Labels, values: Histogram) -> Metric
         buckets.append((bound, float(total)))
     family.add_metric(list(labels.values()), buckets, values.sum)
     return family
+
+
+class SubscriberMetrics(Collector):
+    """Metrics of a subscriber, for a registry of prometheus-client.
+
+    After `registry.register(SubscriberMetrics(subscriber, "billing"))` they are part of the
+    application's own `/metrics`. The label `reader` distinguishes the subscribers of a process.
+    Any thread may collect.
+    """
+
+    def __init__(self, subscriber: StreamSubscriber, reader: str) -> None:
+        """Nothing is read before a scrape."""
+        self._subscriber = subscriber
+        self._labels = {"keyspace": subscriber.keyspace, "reader": reader}
+
+    def describe(self) -> Iterator[Metric]:
+        """Name nothing: a registry then takes several of these."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families of a scrape."""
+        name, labels = "shardstream_subscriber", self._labels
+        stats = self._subscriber.stats
+        for suffix, says, value in (
+            ("events", "Events read", stats.events),
+            ("late", "Events that came after newer ones, in mode MaxHold", stats.late),
+            (
+                "possible_duplicates",
+                "Events that may have been delivered before a reshard without marks",
+                stats.possible_duplicates,
+            ),
+            ("hops", "Reshards that it has followed", stats.hops),
+        ):
+            yield one(counter(f"{name}_{suffix}", says), labels, value)
+        waiting = gauge(f"{name}_waiting", "1 for each shard that holds the stream back")
+        wait = self._subscriber.waiting
+        for shard in () if wait is None else wait.shards:
+            waiting.add({**labels, "shard": shard}, 1)
+        yield waiting.metric()
+        position = self._subscriber.position
+        if position is not None:
+            says = "The subscriber has everything that is older"
+            at = gauge(f"{name}_position_timestamp_seconds", says)
+            yield one(at, labels, position.frontier_us / 1e6)

@@ -19,7 +19,7 @@ _RESHARD_STATES = (ReshardState.RUNNING.value.lower(), ENDED, ReshardState.SWITC
 
 def fleet_families(state: FleetState) -> Iterator[Metric]:
     """Yield the metrics of all keyspaces."""
-    views = [look.view for look in state.looks if look.view is not None]
+    views = [each.view for each in state.keyspaces if each.view is not None]
     yield from _watch(state)
     yield from _shards(views)
     yield from _frontiers(views)
@@ -29,13 +29,13 @@ def fleet_families(state: FleetState) -> Iterator[Metric]:
 
 
 def _watch(state: FleetState) -> Iterable[Metric]:
-    up = gauge("shardstream_watch_up", "Whether the last look at the keyspace's topics succeeded")
-    at = gauge("shardstream_watch_timestamp_seconds", "When a look last succeeded")
-    for look in state.looks:
-        labels = {"keyspace": look.keyspace}
-        up.add(labels, float(look.seen_s is not None and not look.error))
-        if look.seen_s is not None:
-            at.add(labels, state.at_us / _US - (state.turned_s - look.seen_s))
+    up = gauge("shardstream_watch_up", "Whether the keyspace's topics were last read successfully")
+    at = gauge("shardstream_watch_timestamp_seconds", "When the keyspace's topics were last read")
+    for each in state.keyspaces:
+        labels = {"keyspace": each.keyspace}
+        up.add(labels, float(each.seen_s is not None and not each.error))
+        if each.seen_s is not None:
+            at.add(labels, state.at_us / _US - (state.turned_s - each.seen_s))
     return (up.metric(), at.metric())
 
 
@@ -52,6 +52,9 @@ def _shards(views: Sequence[KeyspaceView]) -> Iterator[Metric]:
     skips = counter("shardstream_shard_skips", "Transactions that operators have skipped")
     ddl = gauge("shardstream_shard_ddl_timestamp_seconds", "When the last DDL was committed")
     server = gauge("shardstream_shard_server_info", "The server that the producer streams from")
+    retention = gauge(
+        "shardstream_shard_retention_seconds", "For how long the log keeps a record, as Kafka says"
+    )
     states = []
     for view in views:
         for shard in view.shards:
@@ -61,13 +64,15 @@ def _shards(views: Sequence[KeyspaceView]) -> Iterator[Metric]:
             skips.add(labels, shard.skipped.count if shard.skipped else 0)
             if shard.ddl is not None:
                 ddl.add(labels, shard.ddl.at_us / _US)
+            if shard.retention_ms is not None:
+                retention.add(labels, shard.retention_ms / 1_000)
             if shard.watermark_us is None or shard.written_us is None:
                 continue
             head.add(labels, shard.watermark_us / _US)
             progress.add(labels, shard.written_us / _US)
             lag.add(labels, shard.source_lag_ms / 1_000)
             server.add({**labels, "server": shard.server, "flavor": shard.flavor}, 1)
-    yield from (f.metric() for f in (head, progress, lag, records, skips, ddl, server))
+    yield from (f.metric() for f in (head, progress, lag, records, skips, ddl, server, retention))
     conditions = [condition.value for condition in ShardCondition]
     yield state_set("shardstream_shard_state", "1 for the shard's state", conditions, states)
 

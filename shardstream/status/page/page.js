@@ -113,6 +113,7 @@ function fillKeyspace(section, keyspace) {
   setText(section.querySelector(".sentence .shape"), SHAPES[section.dataset.level]);
   setLinked(section.querySelector(".sentence .text"), keyspace.headline);
   const isKnown = keyspace.shards !== undefined;
+  fillCauses(section.querySelector(".causes"), isKnown && keyspace.is_held_back && !keyspace.error ? keyspace : null);
   section.querySelector(".timeline").hidden = section.querySelector(".wide").hidden = !isKnown;
   if (!isKnown) return;
   section.dataset.old = isOld(keyspace) ? "yes" : "no";
@@ -124,11 +125,30 @@ function fillKeyspace(section, keyspace) {
     (row, [shard, isMore]) => (isMore ? fillMore(row, shard) : fillShard(row, shard, keyspace)));
   card(section, "reshards", keyspace.reshards, (r) => r.reshard_id, (li, r) => fillReshard(li, r, keyspace));
   card(section, "copies", keyspace.copies, (c) => `${c.shard} ${c.copy_id} ${c.table}`, fillCopy);
-  card(section, "readers", keyspace.readers, (r) => r.name, fillReader);
+  for (const [name, readers] of Object.entries(byKind(keyspace.readers))) {
+    card(section, name, readers, (r) => r.name, fillReader);
+  }
   card(section, "hops", keyspace.hops.slice(-5).reverse(), (h) => h.reshard_id, fillHop);
   const ddls = keyspace.shards.filter((s) => s.ddl).sort((a, b) => b.ddl.at_us - a.ddl.at_us).slice(0, 4);
   card(section, "ddls", ddls, (s) => s.shard, (li, s) => lines(li, [`${clock(s.ddl.at_us)} ${s.shard}: ${s.ddl.kind}`, s.ddl.tables]));
   card(section, "stops", keyspace.stops, (s) => `${s.shard} ${s.since_us}`, fillStop);
+}
+
+/** What to type, and folded below it why; a click on a command selects all of it. */
+function fillCauses(found, keyspace) {
+  found.hidden = keyspace === null || !keyspace.causes.length;
+  if (found.hidden) return;
+  sync(found.querySelector(".commands"), keyspace.causes.filter((cause) => cause.command), (cause) => cause.shard, () => {
+    const li = element("li");
+    li.append(element("div", "facts"), element("code", "command"));
+    return li;
+  }, (li, cause) => {
+    setText(li.firstElementChild, cause.when);
+    setText(li.lastElementChild, cause.command);
+  });
+  const facts = keyspace.causes.map((cause) => `${cause.shard}: ${cause.text}; see ${cause.runbook}`);
+  sync(found.querySelector("details .facts"), [...facts, keyspace.readable].map((text, i) => [i, text]), ([i]) => String(i),
+    () => element("li"), (li, [, text]) => setLinked(li, text));
 }
 
 function card(section, name, items, keyOf, fill) {
@@ -207,6 +227,7 @@ function fillMore(row, shard) {
   if (shard.flavor) facts.push(shard.flavor);
   if (shard.watermark_us !== null) facts.push(`watermark ${moment(shard.watermark_us)}`);
   if (shard.written_us !== null) facts.push(`its producer wrote last at ${moment(shard.written_us)}`);
+  if (shard.off_ms_max !== null) facts.push(`its producer may be off for ${minutes(shard.off_ms_max / 1000)}`);
   if (shard.skipped) facts.push(`the log has skips: see shardstream status`);
   setText(row.firstElementChild, facts.join(" · "));
 }
@@ -237,9 +258,9 @@ function fillReshard(li, reshard, keyspace) {
     const run = `shardstream reshard run ${keyspace.keyspace} ${reshard.reshard_id} ${target}`;
     if (!found) return `${target} is not being filled: no applier has reported; run ${run}`;
     if (found.said_ms > APPLIER_SILENT_MS) {
-      return `${target} is ${seconds(found.behind_ms)} behind its sources: its applier on ${found.host} last said so ${seconds(found.said_ms)} ago; if it has ended, run ${run}`;
+      return `${target} is ${seconds(found.behind_ms)} behind its sources: its applier on ${found.host} last reported ${seconds(found.said_ms)} ago; if it has ended, run ${run}`;
     }
-    return `${target} is ${seconds(found.behind_ms)} behind its sources, as its applier said ${seconds(found.said_ms)} ago`;
+    return `${target} is ${seconds(found.behind_ms)} behind its sources, as its applier reported ${seconds(found.said_ms)} ago`;
   });
   for (const shard of keyspace.shards.filter((each) => each.state === "filling" && reshard.targets.includes(each.shard))) {
     const produce = `shardstream produce ${keyspace.keyspace} ${shard.shard}`;
@@ -262,6 +283,12 @@ function fillCopy(li, copy) {
   setText(facts, `${count(copy.rows)} of about ${count(copy.rows_estimated)} rows, ${count(copy.rows_per_s)} rows/s${left}${note}`);
 }
 
+function byKind(readers) {
+  const of = (...kinds) => readers.filter((reader) => kinds.includes(reader.kind));
+  const found = { caches: of("cache"), sinks: of("query") };
+  return { ...found, readers: readers.filter((reader) => !Object.values(found).flat().includes(reader)) };
+}
+
 function fillReader(li, reader) {
   const behind = Object.entries(reader.events_behind).map(([shard, n]) => `${shard}: ${count(n)}`);
   const lag = reader.behind_ms === null ? "" : `, ${seconds(reader.behind_ms)} behind`;
@@ -276,9 +303,8 @@ function fillHop(li, hop) {
 
 function fillStop(li, stop) {
   const end = stop.until_us === null ? "until now" : `for ${seconds((stop.until_us - stop.since_us) / 1000)}`;
-  const anchor = stop.reason ? "errors-that-stop-a-process" : "shardsilent";
   lines(li, [`${clock(stop.since_us)} ${stop.shard}: no progress ${end}`,
-    ...(stop.reason ? [stop.reason] : []), `${stop.server}; docs/runbook.md#${anchor}`]);
+    ...(stop.reason ? [stop.reason] : []), `${stop.server}; ${stop.runbook}`]);
 }
 
 // The whole page

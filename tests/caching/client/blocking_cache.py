@@ -4,10 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from caching.client.answers import Answer
-from caching.client.async_cache import AsyncCache
+from caching.client.cache import AsyncCacheClient, MaybeStale
 from caching.client.reads import AsyncRead, Writes
-from caching.stores.async_over import AsyncOver
 from event_token import EventToken
 from tests.caching.client.model import Model
 
@@ -19,8 +17,7 @@ class BlockingCache:
     """Runs each call in one event loop, and loaders in threads."""
 
     def __init__(self, model: Model, **choices: Any) -> None:
-        store = AsyncOver(model.opened.store, in_threads=False)
-        self.cache = AsyncCache(store, model.readers, model.options, **choices)
+        self.cache = AsyncCacheClient(model.opened.raw, model.readers, model.options, **choices)
         self._loop = asyncio.new_event_loop()
         self.counters = self.cache.counters
         self.set_readers = self.cache.set_readers
@@ -35,7 +32,7 @@ class BlockingCache:
 
     def get_or_stale(
         self, key: str, load: Callable[[AnyRead], Any], *, newer_than: Writes | None = None
-    ) -> Answer:
+    ) -> MaybeStale:
         async def load_one(read: AsyncRead) -> Any:
             return await asyncio.to_thread(load, self._blocking(read))
 

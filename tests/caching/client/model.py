@@ -6,15 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from caching.client.cache import Cache
+from caching.client.cache import CacheClient
 from caching.client.options import CacheOptions
 from caching.client.reads import Read
-from caching.client.steps import ServerChoice
 from caching.protocol import Floor, Hit, decide_hit
 from caching.protocol.freshness import Tokens, holds
+from caching.reading.reader import FreshRows, ServerRole
 from caching.stores.store import KeyChange
 from event_token import EventToken
 from tests.caching.protocol.database import Change, Database, Shard
+from tests.caching.protocol.tokens import TRUSTED
 from tests.caching.stores.opened import RANGE, Opened
 
 # The composite `pair` has a row of each of two shards.
@@ -23,17 +24,6 @@ ROWS = {"r20": ("r20",), "r60": ("r60",), "ra0": ("ra0",), "pair": ("r20", "ra0"
 
 class OwnWriteMissing(Exception):  # noqa: N818 - stands for Stale
     """No server has the write that was asked for."""
-
-
-@dataclass(frozen=True)
-class ModelRows:
-    """The answer of a query."""
-
-    rows: Sequence[Any]
-    token: EventToken | None
-    server: str = "replica"
-    is_primary: bool = False
-    has_waited: bool = False
 
 
 @dataclass
@@ -54,19 +44,19 @@ class ModelReader:
         args: Sequence[Any] = (),  # noqa: ARG002 - names of rows take none
         *,
         at_least: Iterable[EventToken] | None = None,
-        server: ServerChoice = "any",
+        server: ServerRole = "any",
         prefer: str | None = None,
-    ) -> ModelRows:
+    ) -> FreshRows:
         self.preferred.append(prefer)
         asked = [self.shard.primary] if server == "primary" else [self.shard.replica]
         for each in (*asked, self.shard.primary):
             token = each.token()
             here = [write for write in at_least or () if write.shard == token.shard]
-            if all(holds({token.shard: token}, write) for write in here):
+            if all(holds({token.shard: token}, write, TRUSTED) for write in here):
                 kind = "primary" if each is self.shard.primary else "replica"
                 self.queries.append(f"{sql} {kind}")
                 found = token if self.has_tokens else None
-                return ModelRows([each.version(sql)], found, kind, kind == "primary")
+                return FreshRows([each.version(sql)], found, None, kind, kind == "primary")
         raise OwnWriteMissing
 
 
@@ -89,15 +79,15 @@ class Model:
         self.opened.store.want_floors(range(self.opened.layout.buckets))
         self.make_floors()
 
-    def cache(self, **choices: Any) -> Cache:
+    def cache(self, **choices: Any) -> CacheClient:
         """A client of one process."""
-        return Cache(self.opened.store, self.readers, self.options, **choices)
+        return CacheClient(self.opened.raw, self.readers, self.options, **choices)
 
     def load(self, read: Read, key: str) -> dict[str, int]:
         """The loader of every key: the versions of its rows."""
         return {row: read(row, shard=self.database.serving(row).name)[0] for row in ROWS[key]}
 
-    def get(self, cache: Cache, key: str, *newer_than: EventToken) -> Any:
+    def get(self, cache: CacheClient, key: str, *newer_than: EventToken) -> Any:
         """Get a key."""
         return cache.get_or_load(key, lambda read: self.load(read, key), newer_than=newer_than)
 
@@ -166,7 +156,7 @@ class Model:
     def cached(self, key: str) -> Any:
         """What a hit of a key returns; None for a miss."""
         [pair] = self.opened.store.read([key])
-        found = decide_hit(pair.floor, pair.slot)
+        found = decide_hit(pair.floor, pair.slot, TRUSTED)
         return json.loads(found.value or b"null") if isinstance(found, Hit) else None
 
     def fills_again(self, key: str) -> Any:

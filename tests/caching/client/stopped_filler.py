@@ -9,8 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from shardstream import Cache, CacheOptions, EventToken, Read, open_store
-from tests.caching.client.model import ModelRows
+from shardstream import Cache, CacheOptions, EventToken, FreshRows, Read, open_store
 
 
 @dataclass
@@ -19,8 +18,8 @@ class OldReader:
 
     token: EventToken
 
-    def execute(self, *_: object, **__: object) -> ModelRows:
-        return ModelRows([1], self.token)
+    def execute(self, *_: object, **__: object) -> FreshRows:
+        return FreshRows([1], self.token, None, "replica")
 
 
 def load(read: Read) -> Any:

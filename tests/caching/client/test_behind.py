@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from caching.client.positions import PositionWatch
+from caching.client.core import PositionWatch
 from tests.caching.client.model import Model
 from tests.caching.stores.opened import RANGE
 

@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 
-from caching.client.cache import Cache
+from caching.client.cache import CacheClient
 from caching.client.options import CacheOptions
 from caching.client.reads import Read
 from caching.errors import StoreUnreachable
 from caching.stores.memory import MemoryStore
 from caching.stores.on_redis.servers import Servers
+from event_token import ClockUncertainty
 from event_token.errors import UsageError
 from shardstream.local.cache_server import RedisServer
 from tests.caching.client.blocking_cache import BlockingCache
 from tests.caching.client.model import Model, OwnWriteMissing
+from tests.caching.stores.opened import open_memory
 from tests.caching.stores.redis_stores import open_redis
 
 AnyCache = Any
@@ -91,7 +93,7 @@ def test_values_by_unknown_means_are_not_cached(model: Model, open_cache: Opener
         return read("r20", shard="-80")[0]
 
     loaders: list[Callable[..., object]] = [lambda _: 7, read_without_token]
-    if isinstance(cache, Cache):  # the other one runs loaders outside of its event loop
+    if isinstance(cache, CacheClient):  # the other one runs loaders outside of its event loop
         loaders.insert(0, nested)
     for number, load in enumerate(loaders, 1):
         cache.get_or_load("r20", load)
@@ -151,7 +153,7 @@ def test_many_keys_take_as_many_round_trips_as_one(
     sent = []
     send = Servers._send
 
-    def counting(self: Servers, address: Any, words: Any) -> Any:
+    def counting(self: Servers[Any], address: Any, words: Any) -> Any:
         sent.append(len(words))
         return send(self, address, words)
 
@@ -213,6 +215,37 @@ def test_own_writes_are_read(model: Model, open_cache: Opener) -> None:
     lost = replace(token, position=token.position.add_gtid(shard.gtid(9)))
     with pytest.raises(OwnWriteMissing):
         model.get(cache, "r20", lost)
+
+
+def test_own_writes_leave_keys_of_other_shards_cached(model: Model, open_cache: Opener) -> None:
+    """Rule 15: a write counts for values that were read on its shard, in part or whole."""
+    cache = open_cache()
+    for key in ("ra0", "pair"):
+        model.get(cache, key)
+    queries = model.queries()
+    write = model.write("r20")
+
+    assert model.get(cache, "ra0", write) == {"ra0": 1}
+    assert model.queries() == queries
+    assert model.get(cache, "pair", write) == {"r20": 2, "ra0": 1}
+    assert model.queries() == queries + 2
+
+
+@pytest.mark.parametrize(("off_us", "is_filled"), [(0, True), (1_000_000, False)])
+def test_clocks_that_may_be_off_prove_less_after_a_split(off_us: int, *, is_filled: bool) -> None:
+    """A read of the target, moments after a write on the source, is not yet proven to be newer."""
+    model = Model(open_memory(clock=ClockUncertainty(off_us)))
+    model.get(model.cache(), "r20")
+    write = model.write("r20")
+    model.database.end_source()
+    model.begin("-40")
+    model.begin("40-80")
+    model.catch_up()
+    cache = model.cache()
+
+    assert [model.get(cache, "r20", write) for _ in range(2)] == [{"r20": 2}] * 2
+    assert counted(cache)["misses"] == (1 if is_filled else 2)
+    assert cache.counters()["fills_refused_replaced"] == (0 if is_filled else 2)
 
 
 def test_own_writes_pass_into_the_loader(model: Model) -> None:
@@ -292,7 +325,7 @@ def test_a_store_that_does_not_answer(
     model: Model, open_cache: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database answers, whichever call of the store fails; the failures are counted."""
-    for method in ("read", "prepare", "fill", "release", "want_floors", "position"):
+    for method in ("read", "prepare", "fill", "release", "want_floors", "positions"):
         cache = open_cache()
 
         def fail(*_: object) -> None:

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from caching.client.async_cache import AsyncCache
+from caching.client.cache import AsyncCacheClient
 from caching.client.reads import AsyncRead, Read
-from caching.stores.async_over import AsyncOver
 from event_token.errors import UsageError
 from tests.caching.client.model import Model
 
@@ -36,8 +35,7 @@ def test_a_cached_coroutine_function(model: Model) -> None:
     """The same with await."""
 
     async def run() -> None:
-        store = AsyncOver(model.opened.store, in_threads=False)
-        cache = AsyncCache(store, model.readers, model.options)
+        cache = AsyncCacheClient(model.opened.raw, model.readers, model.options)
 
         @cache.cached("{row}")
         async def version(read: AsyncRead, row: str) -> int:
@@ -69,7 +67,7 @@ def test_keys_that_two_calls_would_share(model: Model) -> None:
         return None
 
     for key in ("user:{user_id}", "user", "{user_id}{lang}{read}", "{user_id}{lang}{0}"):
-        with pytest.raises(UsageError, match="has to name each argument but the first"):
+        with pytest.raises(UsageError, match="must name each argument but the first"):
             cache.cached(key)(user)
     with pytest.raises(UsageError, match="takes `read` as its first argument"):
         cache.cached("key")(no_read)  # type: ignore[arg-type]  # as a type checker says

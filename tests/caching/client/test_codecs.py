@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from caching.client.codecs import Codec, codec_named
+from caching.client.options import Codec, codec_named
 from event_token.errors import UsageError
 from tests.caching.client.model import Model
 

@@ -6,7 +6,7 @@ and a read at exactly the change may be filled in, because GTID sets prove that 
 
 from dataclasses import replace
 
-from caching.protocol import Entry, parse_slot
+from caching.protocol import CacheEntry, parse_slot
 from caching.stores.store import KeyChange
 from event_token import EventToken, MysqlGtidSet
 from tests.caching.client.model import Model
@@ -89,9 +89,9 @@ def test_no_entry(any_model: Model) -> None:
     assert client.finish() == OLD
 
     stored = parse_slot(any_model.opened.slot("r20"))
-    assert isinstance(stored, Entry)
+    assert isinstance(stored, CacheEntry)
     assert stored.tokens == {"-80": any_model.database.shards["-80"].end()}
-    assert client.taken == ["position", "read", "prepare", "load", "fill"]
+    assert client.taken == ["positions", "read", "prepare", "load", "fill"]
 
 
 def test_an_entry_with_a_value(any_model: Model) -> None:
@@ -101,7 +101,7 @@ def test_an_entry_with_a_value(any_model: Model) -> None:
     client = SteppedGet(any_model, "r20")
 
     assert client.finish() == OLD
-    assert client.taken == ["position", "read"]
+    assert client.taken == ["positions", "read"]
     assert any_model.queries() == queries
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from caching.client.flights import AsyncFlights, Flights
+from caching.client.cache import AsyncFlights, Flights
 from caching.client.options import CacheOptions
 from tests.caching.client.model import Model
 from tests.caching.stores.opened import open_memory

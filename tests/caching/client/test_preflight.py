@@ -5,23 +5,21 @@ from collections.abc import Sequence
 
 import pytest
 
-from caching.client.async_cache import AsyncCache
-from caching.client.cache import Cache
-from caching.errors import StoreError
-from caching.findings import Findings, version_number
-from caching.protocol import Layout
+from caching.client.cache import AsyncCacheClient, CacheClient
+from caching.errors import CacheFindings, StoreError, version_number
+from caching.protocol import CacheLayout
 from caching.reading.fresh_reader import FreshReader
-from caching.stores.on_memcached import store as on_memcached
-from caching.stores.on_redis import checks
-from caching.stores.on_redis.async_store import AsyncRedisStore
-from caching.stores.on_redis.floors import RedisFloors
-from caching.stores.on_redis.store import RedisStore
+from caching.steps import run_steps
+from caching.stores import memcached
+from caching.stores.on_redis import store as on_redis
+from caching.stores.on_redis.store import RedisFloors, RedisStore
+from caching.stores.store import StoreOptions
 from event_token import UsageError
 from shardstream.local.cache_server import MemcachedServer, RedisServer
 from tests.caching.cache_servers import StartServer, command
 from tests.caching.client.model import Model
 from tests.caching.stores.memcached_stores import open_memcached
-from tests.caching.stores.opened import RANGE, TIMEOUT_MS, Opened, open_memory
+from tests.caching.stores.opened import OPTIONS, RANGE, Opened, open_memory
 from tests.caching.stores.redis_stores import open_redis, redis_url
 
 on_servers = pytest.mark.servers
@@ -30,9 +28,9 @@ on_servers = pytest.mark.servers
 def test_each_store_tells_its_invalidators_layout(opened: Opened) -> None:
     """Before an invalidator runs there is none; then it is the store's own."""
     opened.floors.resume(RANGE)
-    opened.floors.tell_layout()
+    opened.floors.store_layout()
 
-    assert opened.store.check() == Findings(layout=opened.layout.text)
+    assert opened.store.check() == CacheFindings(layout=opened.layout.text)
 
 
 @on_servers
@@ -44,14 +42,14 @@ def test_layouts_that_differ_are_refused(redis_servers: Sequence[RedisServer]) -
     [warning] = cache.preflight()
     assert "no invalidator has run" in warning
 
-    other = RedisFloors(Layout(layout.cache, 128), url, timeout_ms=TIMEOUT_MS)
+    other = RedisFloors(CacheLayout(layout.cache, 128), url, OPTIONS)
     other.resume(RANGE)
-    other.tell_layout()
+    other.store_layout()
     other.close()
     with pytest.raises(UsageError, match=r"layout 128/1/, this client 64/1/ .*Fix: give both"):
         cache.preflight()
 
-    model.opened.floors.tell_layout()
+    model.opened.floors.store_layout()
     assert cache.preflight() == []
 
 
@@ -63,15 +61,19 @@ def test_a_store_that_does_not_answer_is_a_warning(
     server = start_redis()
     url = redis_url([server])
     server.kill()
-    layout = Layout("pages", 64)
+    layout = CacheLayout("pages", 64)
     readers = {"-": FreshReader("commerce", "-", [_refused], flavor="mysql")}
 
     with pytest.raises(UsageError, match="commerce/-: connecting to a server"):
-        Cache(RedisStore(layout, url), readers).preflight()
+        CacheClient(RedisStore(layout, url), readers).preflight()
     with pytest.raises(UsageError, match="commerce/-: connecting to a server"):
-        asyncio.run(AsyncCache(AsyncRedisStore(layout, url), readers).preflight())
+        asyncio.run(
+            AsyncCacheClient(
+                RedisStore(layout, url, StoreOptions(is_async=True)), readers
+            ).preflight()
+        )
     model = Model(open_memory())
-    model.opened.store.check = RedisStore(layout, url).check  # type: ignore[method-assign]
+    model.opened.raw.check = RedisStore(layout, url).check  # type: ignore[method-assign]
     [warning] = model.cache().preflight()
     assert server.address in warning
     assert "Fix: start it" in warning
@@ -88,35 +90,31 @@ def test_redis_servers_that_cannot_be_used(
     replica = start_redis(
         *("--replicaof", f"{primary.host} {primary.port}", "--maxmemory-policy", "allkeys-lfu")
     )
-    layout = Layout("pages", 64)
+    layout = CacheLayout("pages", 64)
 
-    found = RedisStore(layout, redis_url([replica]), timeout_ms=TIMEOUT_MS).check()
+    found = run_steps(RedisStore(layout, redis_url([replica]), OPTIONS).check())
     [problem], [warning] = found.problems, found.warnings
     assert f"Redis server {replica.address}: it is a replica of {primary.address}. Fix" in problem
     assert "maxmemory-policy=allkeys-lfu" in warning
     assert "Fix: CONFIG SET maxmemory-policy volatile-lru" in warning
 
     member = f"redis://{redis_cluster[0].address}"
-    found = RedisStore(layout, member, timeout_ms=TIMEOUT_MS).check()
+    found = run_steps(RedisStore(layout, member, OPTIONS).check())
     [problem] = found.problems
     assert "Fix: a URL that begins with redis+cluster://" in problem
 
     command(replica, "ACL", "SETUSER", "poor", "on", ">secret", "~*", "+@all", "-eval")
     poor = f"redis://poor:secret@{replica.address}"
     with pytest.raises(StoreError, match="no permissions to run the 'eval' command"):
-        RedisStore(layout, poor, timeout_ms=TIMEOUT_MS).check()
+        run_steps(RedisStore(layout, poor, OPTIONS).check())
 
 
 def test_a_member_of_a_valkey_cluster_is_named() -> None:
     """Valkey 8 tells its mode under another name than Redis."""
-    steps = checks.check(Layout("pages", 64), "cache:{}".format, is_cluster=False)
-    server = b"# Server\r\nredis_version:7.2.4\r\nvalkey_version:8.1.1\r\nserver_mode:cluster\r\n"
+    facts = {"redis_version": "7.2.4", "valkey_version": "8.1.1", "server_mode": "cluster"}
 
-    steps.send([server] * len(next(steps)))
-    with pytest.raises(StopIteration) as done:
-        steps.send([b"role:master\r\n", b"maxmemory_policy:noeviction\r\n", 1])
+    [problem] = on_redis.check_server("Redis server cache:0", facts, is_cluster=False).problems
 
-    [problem] = done.value.value.problems
     assert "Redis server cache:0: it is a member of a Redis Cluster" in problem
 
 
@@ -127,8 +125,8 @@ def test_servers_that_are_too_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The version that a server tells is compared."""
-    monkeypatch.setattr(checks, "VERSION_MIN", (99,))
-    monkeypatch.setattr(on_memcached, "VERSION_MIN", (99,))
+    monkeypatch.setattr(on_redis, "VERSION_MIN", (99,))
+    monkeypatch.setattr(memcached, "VERSION_MIN", (99,))
     for opened, count in ((open_redis(redis_servers), 1), (open_memcached(memcached_servers), 2)):
         found = opened.store.check()
         assert len(found.problems) == count

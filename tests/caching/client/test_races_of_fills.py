@@ -6,14 +6,14 @@ The version of a row is 1 at first, and one more with each write.
 import pytest
 
 from caching.client.options import CacheOptions
-from caching.client.steps import StoreCall
 from caching.errors import StoreUnreachable
 from caching.protocol import Floor, Refusal, decide_fill
+from caching.reading.reader import FreshRows
 from caching.stores.memory import MemoryStore
-from tests.caching.client.model import Model, ModelRows
+from tests.caching.client.model import Model
 from tests.caching.client.stepping import SteppedGet
 from tests.caching.protocol.database import TICK_US, Server
-from tests.caching.protocol.tokens import by_shard, token
+from tests.caching.protocol.tokens import TRUSTED, by_shard, token
 
 OLD, NEW = {"r20": 1}, {"r20": 2}
 YEAR_S = 365 * 24 * 3_600
@@ -96,18 +96,20 @@ def test_equal_times_on_two_shards() -> None:
     """R09: a change and a read of overlapping shards at the same time: unknown, so no fill."""
     floor = Floor(bytes(16), by_shard([token("-80", 5, 1_000)])).to_bytes()
 
-    assert decide_fill(floor, None, by_shard([token("-40", 1, 1_000)])) is Refusal.UNKNOWN
-    assert not isinstance(decide_fill(floor, None, by_shard([token("-40", 1, 1_001)])), Refusal)
+    assert decide_fill(floor, None, by_shard([token("-40", 1, 1_000)]), TRUSTED) is Refusal.UNKNOWN
+    assert not isinstance(
+        decide_fill(floor, None, by_shard([token("-40", 1, 1_001)]), TRUSTED), Refusal
+    )
 
 
 def test_equal_times_on_one_shard() -> None:
     """R10: GTIDs decide, whatever the times are; a read of the change itself may be filled in."""
     floor = Floor(bytes(16), by_shard([token("-80", 5, 1_000)])).to_bytes()
 
-    assert decide_fill(floor, None, by_shard([token("-80", 4, 1_000)])) is Refusal.OLDER
+    assert decide_fill(floor, None, by_shard([token("-80", 4, 1_000)]), TRUSTED) is Refusal.OLDER
     for count, time_us in ((5, 1_000), (6, 1_000), (6, 999)):
         read = by_shard([token("-80", count, time_us)])
-        assert not isinstance(decide_fill(floor, None, read), Refusal)
+        assert not isinstance(decide_fill(floor, None, read, TRUSTED), Refusal)
 
 
 def test_the_token_is_older_than_the_rows(
@@ -116,12 +118,12 @@ def test_the_token_is_older_than_the_rows(
     """R13: a change between token and query is in the rows; the value goes when it is applied."""
     reader = any_model.readers["-80"]
 
-    def execute(sql: str, args: object = (), **_: object) -> ModelRows:
+    def execute(sql: str, args: object = (), **_: object) -> FreshRows:
         replica = reader.shard.replica
         before = replica.token()
         any_model.write("r20")
         any_model.catch_up()
-        return ModelRows([replica.version(sql)], before)
+        return FreshRows([replica.version(sql)], before, None, "replica")
 
     monkeypatch.setattr(reader, "execute", execute)
     assert any_model.get(any_model.cache(), "r20") == NEW
@@ -151,7 +153,7 @@ def test_a_client_dies_between_any_two_steps(any_model: Model, steps: int) -> No
 
 def test_lag_beyond_any_ttl(model: Model) -> None:
     """R19: floors do not expire, so a replica may lag for a year."""
-    store = model.opened.store
+    store = model.opened.raw
     assert isinstance(store, MemoryStore)
     model.get(model.cache(), "r20")
     model.write("r20")
@@ -182,16 +184,16 @@ def test_a_clock_that_goes_back(any_model: Model) -> None:
 def test_a_fill_whose_answer_is_lost(any_model: Model) -> None:
     """R25: it was done; done again it changes nothing, nor does it after an invalidation."""
     client = SteppedGet(any_model, "r20").until("fill")
-    assert isinstance(client.next_step, StoreCall)
-    arguments = client.next_step.arguments
+    assert client.next_step is not None
+    [[write]] = client.next_step.arguments
     client.fail(StoreUnreachable("a", "the answer is lost"), after=True)
     assert client.finish() == OLD
     assert any_model.cached("r20") == OLD
 
-    assert not any_model.opened.store.fill(*arguments)
+    assert not any_model.opened.store.fill(*write)
     any_model.write("r20")
     any_model.apply()
-    assert not any_model.opened.store.fill(*arguments)
+    assert not any_model.opened.store.fill(*write)
     assert any_model.cached("r20") is None
     assert any_model.fills_again("r20") == NEW
 

@@ -6,12 +6,13 @@ import secrets
 import pytest
 
 from caching.errors import Reconnected
-from caching.protocol import Floor, Invalidation, decide_invalidation
+from caching.protocol import Floor
 from caching.stores.memory import MemoryStore
 from caching.stores.store import KeyChange
 from event_token import EventToken
 from tests.caching.client.model import Model
 from tests.caching.client.stepping import SteppedGet
+from tests.caching.protocol.invalidation import Invalidation, decide_invalidation
 from tests.caching.protocol.tokens import by_shard, token
 from tests.caching.stores.opened import RANGE
 
@@ -160,7 +161,7 @@ def test_a_row_that_is_deleted_and_inserted(any_model: Model) -> None:
 
 def test_a_node_that_comes_back_as_it_was(model: Model) -> None:
     """R18, H7: applied changes are gone with the connection; its position says where to go on."""
-    store, floors = model.opened.store, model.opened.floors
+    store, floors = model.opened.raw, model.opened.floors
     assert isinstance(store, MemoryStore)
     floors.publish(RANGE, dict.fromkeys(store.nodes, (None, b"1")))
     model.get(model.cache(), "r20")
@@ -204,7 +205,7 @@ def test_everything_is_lost(any_model: Model) -> None:
 
 def test_one_of_two_nodes_is_lost(model: Model) -> None:
     """H4: the floors of each node are its own; the other node's cannot vouch for it."""
-    store = model.opened.store
+    store = model.opened.raw
     assert isinstance(store, MemoryStore)
     model.write("r20")
     model.apply()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from caching.client.answers import Answer
+from caching.client.cache import MaybeStale
 from caching.client.options import CacheOptions
 from caching.protocol import Hit, MissReason, decide_hit
 from caching.protocol.decisions import Miss
@@ -13,6 +13,7 @@ from tests.caching.cache_servers import command
 from tests.caching.client.blocking_cache import BlockingCache
 from tests.caching.client.model import Model
 from tests.caching.client.stepping import SteppedGet
+from tests.caching.protocol.tokens import TRUSTED
 from tests.caching.stores.memcached_stores import open_memcached
 from tests.caching.stores.opened import Opened, open_memory
 from tests.caching.stores.redis_stores import open_redis
@@ -44,18 +45,18 @@ def test_a_stale_value_is_returned_while_another_one_loads(stale_model: Model) -
     """It is marked; whoever loads it gets the new value, and so do all who ask later."""
     model, cache = stale_model, stale_model.cache()
     load = lambda read: model.load(read, "r20")  # noqa: E731 - the loader of all three calls
-    assert cache.get_or_stale("r20", load) == Answer({"r20": 1}, is_stale=False)
+    assert cache.get_or_stale("r20", load) == MaybeStale({"r20": 1}, is_stale=False)
     write = model.write("r20")
     model.apply()
     loading = SteppedGet(model, "r20").through("prepare")
     queries = model.queries()
 
-    assert cache.get_or_stale("r20", load) == Answer({"r20": 1}, is_stale=True)
+    assert cache.get_or_stale("r20", load) == MaybeStale({"r20": 1}, is_stale=True)
     assert model.queries() == queries
     assert cache.counters()["stale_hits"] == 1
     model.catch_up()
     assert loading.finish() == {"r20": 2}
-    assert cache.get_or_stale("r20", load, newer_than=write) == Answer({"r20": 2})
+    assert cache.get_or_stale("r20", load, newer_than=write) == MaybeStale({"r20": 2})
 
 
 def test_a_stale_value_without_an_own_write_is_not_returned() -> None:
@@ -68,7 +69,7 @@ def test_a_stale_value_without_an_own_write_is_not_returned() -> None:
         stale.apply()
         SteppedGet(stale, "r20").through("prepare")
         found = cache.get_or_stale("r20", lambda read: stale.load(read, "r20"), newer_than=write)
-        assert found == Answer({"r20": version})
+        assert found == MaybeStale({"r20": version})
         stale.catch_up()
         assert cache.counters()["stale_hits"] == 0
 
@@ -80,7 +81,7 @@ def test_what_is_kept(stale_model: Model) -> None:
 
     def kept() -> Hit | Miss:
         pair = store.read_stale("r20")
-        return decide_hit(pair.floor, pair.slot)
+        return decide_hit(pair.floor, pair.slot, TRUSTED)
 
     SteppedGet(model, "r20").through("prepare")
     model.write("r20")

@@ -7,21 +7,25 @@ from typing import Any
 
 import pytest
 
-from caching.invalidating.counters import InvalidatorCounters, InvalidatorStatus
-from caching.invalidating.invalidator import Invalidator, InvalidatorOptions
-from caching.invalidating.start import Stream
+from caching.invalidating.invalidator import (
+    Invalidator,
+    InvalidatorCounters,
+    InvalidatorOptions,
+    InvalidatorStatus,
+)
+from caching.invalidating.log import LogStream
 from caching.key_map import KeyMap
-from caching.protocol import Entry, Fill, Floor, decide_fill, decide_hit
+from caching.protocol import CacheEntry, Fill, Floor, decide_fill, decide_hit
 from caching.protocol.decisions import Hit
 from caching.protocol.freshness import holds
 from caching.stores.store import FloorStore
 from event_token import ClockUncertainty, EventToken, KeyRange
-from tests.caching.protocol.tokens import by_shard
+from tests.caching.protocol.tokens import TRUSTED, by_shard
 from tests.caching.stores.opened import TTL_MS, Opened
 from tests.producers.session.producing import Running, wait_for
 from topics.kafka.client import ClientConfig
 from topics.records.vevent import VEvent
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 
 # Runs a test on every kind of store, not in memory alone.
 on_each_store = pytest.mark.parametrize("cache", ["memory", "redis", "memcached"], indirect=True)
@@ -47,14 +51,18 @@ class RunningInvalidator(Running):
         *,
         keys: KeyMap = KEYS,
         key_range: str = "-",
+        name: str | None = None,
         **options: Any,
     ) -> None:
         self.told: list[InvalidatorStatus] = []
         schema_ids = open_schema_ids(config, None)
         clock = ClockUncertainty()
-        stream = Stream(keyspace, KeyRange.parse(key_range), config, schema_ids, clock)
+        stream = LogStream(keyspace, KeyRange.parse(key_range), config, schema_ids, clock)
         chosen = InvalidatorOptions(**{"lease_ms": 0, "publish_ms": 100, **options})
-        self._invalidator = Invalidator(stream, keys, open_floors, chosen, self.told.append)
+        reporter = None if name is None else stream.reporter(name)
+        self._invalidator = Invalidator(
+            stream, keys, open_floors, chosen, self.told.append, reporter
+        )
         super().__init__("the invalidator", self._invalidator.run)
 
     @property
@@ -72,6 +80,16 @@ class RunningInvalidator(Running):
         """Whether it has told something with this text."""
         self.check()
         return any(text in status.note for status in list(self.told))
+
+    def wait_told(self, count: int) -> None:
+        """Wait until it has told this number of things more."""
+        seen = len(self.told)
+
+        def told() -> bool:
+            self.check()
+            return len(self.told) >= seen + count
+
+        wait_for("it goes on", told)
 
     def wait_published(self) -> None:
         """Wait until it has stored a position after all that it has read by now."""
@@ -120,18 +138,18 @@ class Client:
         [seen] = self._store.read([key])
         prepared = self._store.prepare(key, seen, 0)
         assert prepared is not None
-        decision = decide_fill(prepared.floor, prepared.slot, by_shard(tokens))
+        decision = decide_fill(prepared.floor, prepared.slot, by_shard(tokens), TRUSTED)
         if not isinstance(decision, Fill):
             self._store.release(key, prepared)
             return False
         nonce = secrets.token_bytes(8)
-        entry = Entry(decision.generation, nonce, by_shard(tokens), 0, value)
+        entry = CacheEntry(decision.generation, nonce, by_shard(tokens), 0, value)
         return self._store.fill(key, prepared, entry.to_bytes(), TTL_MS)
 
     def hit(self, key: str) -> bool:
         """Tell whether a key is a hit."""
         [pair] = self._store.read([key])
-        return isinstance(decide_hit(pair.floor, pair.slot), Hit)
+        return isinstance(decide_hit(pair.floor, pair.slot, TRUSTED), Hit)
 
     def floor(self, key: str) -> Floor:
         """The floor of a key, which is there."""
@@ -144,5 +162,7 @@ class Client:
         for event in events:
             wait_for(
                 f"{key_of(event)} is invalidated",
-                lambda event=event: holds(self.floor(key_of(event)).tokens, event.token),  # type: ignore[misc]
+                lambda event=event: holds(  # type: ignore[misc]
+                    self.floor(key_of(event)).tokens, event.token, TRUSTED
+                ),
             )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from caching.invalidating.effects import Every, EveryFloor, Failovers, KeyChanges, effect_of
+from caching.invalidating.effects import AllFloors, Failovers, FloorAction, KeyChanges, effect_of
 from caching.key_map import CannotJudge, KeyMap
 from caching.stores.store import KeyChange
 from event_token import ShardPosition, StreamPosition
@@ -32,8 +32,8 @@ def test_what_a_mapper_cannot_judge_changes_every_floor() -> None:
 
     effect = effect_of(row_event(None, {"id": 1}), keys)
 
-    assert isinstance(effect, EveryFloor)
-    assert effect.every is Every.RENEW
+    assert isinstance(effect, AllFloors)
+    assert effect.every is FloorAction.RENEW
     assert "a template changed" in effect.reason
 
 
@@ -56,9 +56,9 @@ def test_ddl_on_a_mapped_table(statement: str, concerns: bool) -> None:
     """H10: whatever names a mapped table, or drops its database, takes all values out of use."""
     effect = effect_of(statement_event(EventType.DDL, statement), KEYS)
 
-    assert isinstance(effect, EveryFloor) is concerns
-    if isinstance(effect, EveryFloor):
-        assert effect.every is Every.RENEW
+    assert isinstance(effect, AllFloors) is concerns
+    if isinstance(effect, AllFloors):
+        assert effect.every is FloorAction.RENEW
 
 
 def test_a_skip_changes_every_floor() -> None:
@@ -67,8 +67,8 @@ def test_a_skip_changes_every_floor() -> None:
 
     effect = effect_of(statement_event(EventType.SKIP, skip), KEYS)
 
-    assert isinstance(effect, EveryFloor)
-    assert effect.every is Every.RENEW
+    assert isinstance(effect, AllFloors)
+    assert effect.every is FloorAction.RENEW
     assert f"{UUID}:5 was skipped (a broken event)" in effect.reason
 
 
@@ -77,9 +77,9 @@ def test_begin_is_a_change_of_every_bucket(kind: str) -> None:
     """Rule 12: BEGIN raises all floors; END and CANCELLED change nothing."""
     effect = effect_of(statement_event(EventType.JOURNAL, {"kind": kind, "reshard_id": "r1"}), KEYS)
 
-    assert isinstance(effect, EveryFloor) is (kind == "BEGIN")
-    if isinstance(effect, EveryFloor):
-        assert effect.every is Every.RAISE
+    assert isinstance(effect, AllFloors) is (kind == "BEGIN")
+    if isinstance(effect, AllFloors):
+        assert effect.every is FloorAction.RAISE
 
 
 def test_marks_of_copies_change_nothing() -> None:
@@ -120,4 +120,4 @@ def test_another_server_that_writes_a_shard(
     found = [failovers.notice(event) for event in events]
 
     assert [each is not None for each in found] == renewals
-    assert all(each.every is Every.RENEW for each in found if each)
+    assert all(each.every is FloorAction.RENEW for each in found if each)

@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 
 from caching.errors import StoreUnreachable
-from caching.stores.memory import MemoryStore
-from caching.stores.memory_floors import MemoryFloors
+from caching.stores.memory import MemoryFloors, MemoryStore
 from caching.stores.store import Invalidated, KeyChange
-from tests.caching.invalidating.invalidating import Client, invalidating, key_of, on_each_store
+from tests.caching.invalidating.invalidating import Client, invalidating, key_of
 from tests.caching.stores.opened import RANGE, Opened, open_memory
 from tests.producers.session.producing import wait_for
 from tests.topics.shard_writer import ShardWriter, Writers
 from tests.topics.splits import SPLIT
 from topics.kafka.client import ClientConfig
 from topics.progress.record import MarkKind
-from topics.records.skip_record import SKIP_SCHEMA_TEXT, Skip, SkipKind
+from topics.records.skip_record import Skip, SkipKind
+from topics.records.statement_record import STATEMENT_SCHEMA_TEXT
 from topics.records.vevent import EventType, Op, VEvent
 
 
@@ -35,12 +35,11 @@ def statement(writer: ShardWriter, at_us: int, kind: EventType, text: str) -> VE
         row, type=kind, op=Op.NONE, after=None, shape=None, statement=text, database="", table=""
     )
     if kind is EventType.SKIP:
-        writer.schema_ids.register(SKIP_SCHEMA_TEXT)
+        writer.schema_ids.register(STATEMENT_SCHEMA_TEXT)
     writer.commit_events([event])
     return event
 
 
-@on_each_store
 @pytest.mark.parametrize(
     ("kind", "text", "says"),
     [
@@ -79,7 +78,6 @@ def test_ddl_and_skips_take_all_values_out_of_use(
         assert client.fill("order:1", done.token)
 
 
-@on_each_store
 def test_a_split_closes_the_source_and_opens_the_targets(
     config: ClientConfig,
     keyspace: str,
@@ -151,7 +149,7 @@ def test_a_node_that_comes_back_older(
     config: ClientConfig, keyspace: str, writers: Writers, memory: Opened
 ) -> None:
     """H7: invalidations that a restored snapshot lacks are applied again, from its position on."""
-    client, store = Client(memory), memory.store
+    client, store = Client(memory), memory.raw
     assert isinstance(store, MemoryStore)
     (writer,) = writers("-")
     writer.commit((0, 1))
@@ -181,7 +179,7 @@ def test_one_flushed_node_of_two(
     config: ClientConfig, keyspace: str, writers: Writers, memory: Opened
 ) -> None:
     """H4: the node that lost its data gets new generations, the other one keeps its values."""
-    client, store = Client(memory), memory.store
+    client, store = Client(memory), memory.raw
     assert isinstance(store, MemoryStore)
     (writer,) = writers("-")
     writer.commit((0, 1))
@@ -193,7 +191,7 @@ def test_one_flushed_node_of_two(
         node = store.memory["a"]
         with store.lock:
             node.positions.clear()  # its floors stay: what they missed is not known
-        wait_for("it has a position again", lambda: store.position("a", RANGE) is not None)
+        wait_for("it has a position again", lambda: RANGE in store.memory["a"].positions)
         running.wait_published()
 
     on_a = {key for key in keys if store.node_of(store.layout.bucket(key)) == "a"}
@@ -219,7 +217,7 @@ def test_a_store_that_is_down_is_waited_for(
     config: ClientConfig, keyspace: str, writers: Writers, memory: Opened
 ) -> None:
     """R18: the position stays where it is, and every change is applied once the store answers."""
-    client, store = Client(memory), memory.store
+    client, store = Client(memory), memory.raw
     assert isinstance(store, MemoryStore)
     (writer,) = writers("-")
     writer.commit((0, 1))
@@ -229,11 +227,11 @@ def test_a_store_that_is_down_is_waited_for(
         try:
             writer.commit((1_000, 3))
             wait_for("it waits", lambda: running.state == "waiting")
-            stored = store.position("a", RANGE)
+            stored = store.memory["a"].positions[RANGE]
             assert running.says("cache node a: no answer")
             assert client.fill("order:8", writer.written[0].token)
         finally:
             _Failing.down.clear()
         client.wait_applied(*writer.written)
-        wait_for("the position moves", lambda: store.position("a", RANGE) != stored)
+        wait_for("the position moves", lambda: store.memory["a"].positions[RANGE] != stored)
         wait_for("it says so", lambda: running.state == "running")

@@ -1,6 +1,12 @@
 """The invalidator on every kind of store, with logs as producers write them."""
 
-from caching.invalidating.start import StartAt
+import math
+from typing import NoReturn
+
+import pytest
+
+from caching.errors import StoreFull
+from caching.invalidating.log import StartAt
 from caching.stores.memory import MemoryStore
 from tests.caching.invalidating.invalidating import (
     Client,
@@ -11,8 +17,12 @@ from tests.caching.invalidating.invalidating import (
 )
 from tests.caching.stores.opened import RANGE, TTL_MS, Opened
 from tests.producers.session.producing import wait_for
-from tests.topics.shard_writer import Writers
+from tests.topics.shard_writer import TIMEOUT_S, ShardWriter, Writers
+from topics import named_readers
 from topics.kafka.client import ClientConfig
+from topics.kafka.provisioning import provision_readers
+from topics.named_readers import ReaderKind, not_passed, read_readers
+from topics.start.positions import known_topology
 
 
 @on_each_store
@@ -36,6 +46,91 @@ def test_a_change_removes_the_value_and_keeps_old_reads_out(
         assert client.hit("order:9")
         assert client.fill("order:2", writer.written[1].token)
         assert client.hit("order:2")
+
+
+@pytest.fixture
+def writer(
+    config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> ShardWriter:
+    """Writes a shard with one change; readers report at their end, however long it takes."""
+    monkeypatch.setattr(named_readers, "CLOSE_S_MAX", TIMEOUT_S)
+    (made,) = writers("-")
+    provision_readers(config, keyspace)
+    made.commit((0, 1))
+    return made
+
+
+def test_a_named_invalidator_is_a_reader_like_others(
+    config: ClientConfig,
+    keyspace: str,
+    writer: ShardWriter,
+    cache: Opened,
+    client: Client,
+) -> None:
+    """Its name has the place behind what it has applied, so that `topology retire` waits for it."""
+    with invalidating(config, keyspace, cache.more_floors, name="pages") as running:
+        client.make_floors("order:1", "order:2", "order:3")
+        writer.commit((1_000, 2))
+        client.wait_applied(*writer.written[1:])
+        running.wait_published()
+
+    [reader] = read_readers(config, keyspace)
+    assert reader.last.kind == ReaderKind.CACHE.value
+    assert (reader.last.name, str(reader.last.key_range)) == ("pages", "-")
+    assert reader.last.position.shards["-"].seq == writer.written[-1].seq
+    assert not_passed([reader], known_topology(config, keyspace), "-") == (reader.last,)
+
+
+def test_a_full_store_is_no_progress_of_a_named_invalidator(
+    config: ClientConfig,
+    keyspace: str,
+    writer: ShardWriter,
+    cache: Opened,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A position that no node has stored is not reported: a restart begins before it."""
+    floors = cache.more_floors()
+    with invalidating(config, keyspace, lambda: floors, name="pages") as running:
+        client.make_floors("order:1", "order:2", "order:3")
+
+        def publish(*_: object) -> NoReturn:
+            raise StoreFull("a", "no memory")
+
+        monkeypatch.setattr(floors, "publish", publish)
+        wait_for("the store is full", lambda: running.says("the position was not stored"))
+        writer.commit((1_000, 2))
+        client.wait_applied(*writer.written[1:])
+        running.wait_told(2)
+
+    [reader] = read_readers(config, keyspace)
+    assert reader.last.position.shards["-"].seq < writer.written[1].seq
+
+
+def test_the_loser_of_the_lease_reports_no_more(
+    config: ClientConfig,
+    keyspace: str,
+    writer: ShardWriter,
+    cache: Opened,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever has the lease reports under the name: an older place would come after its places."""
+    monkeypatch.setattr(named_readers, "REPORT_S", 3_600)  # one report, and that of the end
+    assert isinstance(cache.raw, MemoryStore)
+    node = cache.raw.memory[cache.store.nodes[0]]
+    options = {"lease_ms": TTL_MS, "name": "pages"}
+    with invalidating(config, keyspace, cache.more_floors, **options) as running:
+        client.make_floors("order:1", "order:2", "order:3")
+        wait_for("it has reported", lambda: bool(read_readers(config, keyspace)))
+        writer.commit((1_000, 2))
+        client.wait_applied(*writer.written[1:])
+        running.wait_published()
+        node.leases[RANGE] = (b"another one", math.inf)
+        wait_for("it stands by", lambda: running.state == "standby")
+
+    [reader] = read_readers(config, keyspace)
+    assert reader.last.position.shards["-"].seq < writer.written[1].seq
 
 
 def test_floors_are_made_at_the_ends_of_the_logs(
@@ -232,8 +327,8 @@ def test_the_lease_spares_double_work(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
 ) -> None:
     """A second invalidator stands by, and takes over from the first one's position."""
-    assert isinstance(cache.store, MemoryStore)
-    nodes = cache.store.memory.values()
+    assert isinstance(cache.raw, MemoryStore)
+    nodes = cache.raw.memory.values()
     (writer,) = writers("-")
     writer.commit((0, 1))
     standby = None

@@ -1,6 +1,6 @@
 """Positions of invalidators: their stored form, and which of two is further."""
 
-from caching.invalidating.positions import Published, ancestors_of, earliest, reaches
+from caching.invalidating.log import PublishedPosition, ancestors_of, earliest, reaches
 from event_token import ShardPosition, StreamPosition
 from topics.keyspace.topology import ReshardEntry, ShardEntry, ShardState, Topology
 
@@ -30,14 +30,14 @@ def at(epoch: int = 0, **seqs: int) -> StreamPosition:
 
 def test_the_stored_form() -> None:
     """A position is stored with a count that moves; other bytes are no position."""
-    published = Published(258, at(s_80=3, s80_=4))
+    published = PublishedPosition(258, at(s_80=3, s80_=4))
 
     stored = published.to_bytes()
 
     assert stored[:9] == b"\x53\x02\x01\0\0\0\0\0\0"
-    assert Published.parse(stored) == published
+    assert PublishedPosition.parse(stored) == published
     for broken in (None, b"", stored[:9], b"\x52" + stored[1:], stored[:-3], stored[:9] + b"\xff"):
-        assert Published.parse(broken) is None
+        assert PublishedPosition.parse(broken) is None
 
 
 def test_a_position_reaches_another_on_every_shard() -> None:

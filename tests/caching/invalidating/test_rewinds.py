@@ -4,10 +4,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any, cast
 
-from caching.invalidating.counters import InvalidatorStatus
-from caching.invalidating.invalidator import Invalidator, InvalidatorOptions
-from caching.invalidating.positions import Published
-from caching.invalidating.start import Stream
+from caching.invalidating.invalidator import Invalidator, InvalidatorOptions, InvalidatorStatus
+from caching.invalidating.log import LogStream, PublishedPosition
 from caching.key_map import KeyMap
 from caching.stores.memory import MemoryStore
 from event_token import KeyRange, ShardPosition, StreamPosition
@@ -50,9 +48,9 @@ class QuietStream:
 def test_a_position_that_is_older_than_it_was_is_gone_on_from() -> None:
     """H7 without a new connection, as after REPLICAOF and back: what was lost is applied again."""
     opened, stream, stop = open_memory(), QuietStream(), threading.Event()
-    nodes = cast("MemoryStore", opened.store).memory.values()
+    nodes = cast("MemoryStore", opened.raw).memory.values()
     for node in nodes:
-        node.positions[RANGE] = Published(1, at(1)).to_bytes()
+        node.positions[RANGE] = PublishedPosition(1, at(1)).to_bytes()
     saved = [dict(node.positions) for node in nodes]
     statuses: list[InvalidatorStatus] = []
 
@@ -66,7 +64,7 @@ def test_a_position_that_is_older_than_it_was_is_gone_on_from() -> None:
 
     options = InvalidatorOptions(publish_ms=1, lease_ms=0)
     floors = opened.more_floors
-    Invalidator(cast("Stream", stream), KeyMap(), floors, options, report).run(stop)
+    Invalidator(cast("LogStream", stream), KeyMap(), floors, options, report).run(stop)
 
     assert stream.opened == [at(1), at(1)]
     assert statuses[-1].store_rewinds == 1

@@ -6,16 +6,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from caching.invalidating.start import StartAt, Stream
-from caching.watching import watcher
-from caching.watching.watcher import Watcher, WatchOptions, WatchStatus
+from caching import watcher
+from caching.invalidating.log import LogStream, StartAt
+from caching.watcher import Watcher, WatchOptions, WatchStatus
 from event_token import ClockUncertainty, KeyRange, UsageError
 from tests.caching.invalidating.invalidating import KEYS, Client, invalidating, on_each_store
 from tests.caching.stores.opened import Opened
 from tests.producers.session.producing import Running, wait_for
 from tests.topics.shard_writer import Writers
 from topics.kafka.client import ClientConfig
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 
 # Longer than any test takes: no look is due until the test says so.
 SOON_S, LATE_S = 10_000, 60_000
@@ -28,11 +28,11 @@ class RunningWatcher(Running):
         self.told: list[WatchStatus] = []
         self.ahead_s = 0.0
         schema_ids = open_schema_ids(config, None)
-        stream = Stream(keyspace, KeyRange.parse("-"), config, schema_ids, ClockUncertainty())
+        stream = LogStream(keyspace, KeyRange.parse("-"), config, schema_ids, ClockUncertainty())
         options = WatchOptions(
             1, StartAt.STORED, (SOON_S, LATE_S), lambda: time.monotonic() + self.ahead_s
         )
-        watching = Watcher(stream, KEYS, cache.store, options, self.told.append)
+        watching = Watcher(stream, KEYS, cache.raw, options, self.told.append)
         super().__init__("the watcher", watching.run)
         self.wait("it reads the log", lambda last: last.behind_s is not None)
 

@@ -10,22 +10,22 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 from caching.protocol import (
-    Entry,
+    CacheEntry,
     Fill,
     Floor,
     Hit,
-    Invalidation,
     Placeholder,
     Refusal,
     decide_fill,
     decide_hit,
-    decide_invalidation,
     parse_slot,
 )
 from caching.protocol.freshness import oldest
 from event_token import EventToken, Order, compare
 from tests.caching.protocol.database import Change, Database, Server
+from tests.caching.protocol.invalidation import Invalidation, decide_invalidation
 from tests.caching.protocol.store import ConnectionLost, Node
+from tests.caching.protocol.tokens import TRUSTED
 
 # Which rows an entry is made of. `pair` is a composite of two shards; `r20` and `r60` share a
 # bucket, and part at the split.
@@ -101,7 +101,9 @@ class World:
                 self.violations.append(f"OWN: {key} has {row}@{versions[row]} after @{version}")
 
 
-def read_steps(world: World, key: str, servers: dict[str, Server]) -> Generator[None, None, Entry]:
+def read_steps(
+    world: World, key: str, servers: dict[str, Server]
+) -> Generator[None, None, CacheEntry]:
     """Read the rows of a key, each on its server; yield between steps, return the entry."""
     tokens: list[EventToken] = []
     versions: dict[str, int] = {}
@@ -114,18 +116,18 @@ def read_steps(world: World, key: str, servers: dict[str, Server]) -> Generator[
         if not world.keeps("1"):
             tokens.append(servers[row].token())
     value = json.dumps(versions).encode()
-    return Entry(b"", world.random_bytes(8), oldest(tokens), 0, value)
+    return CacheEntry(b"", world.random_bytes(8), oldest(tokens), 0, value)
 
 
 def hit_of(world: World, key: str, own: list[OwnWrite]) -> Hit | None:
     """Look up a key; both reads are one step."""
     contents = world.node(key).contents
     floor, slot = contents.get(floor_name(BUCKETS[key])), contents.get(key)
-    newer_than = [token for token, row, _ in own if row in ROWS[key]] if world.keeps("15") else []
-    found = decide_hit(floor, slot, newer_than)
+    newer_than = [token for token, _, _ in own] if world.keeps("15") else []
+    found = decide_hit(floor, slot, TRUSTED, newer_than)
     if not world.keeps("3"):
         entry = parse_slot(slot)
-        if isinstance(entry, Entry) and slot is not None:
+        if isinstance(entry, CacheEntry) and slot is not None:
             found = Hit(entry.codec, entry.value, slot)
     if isinstance(found, Hit):
         world.check_hit(key, found.value, own)
@@ -133,9 +135,11 @@ def hit_of(world: World, key: str, own: list[OwnWrite]) -> Hit | None:
     return None
 
 
-def checked(world: World, floor: bytes | None, slot: bytes | None, read: Entry) -> Fill | Refusal:
+def checked(
+    world: World, floor: bytes | None, slot: bytes | None, read: CacheEntry
+) -> Fill | Refusal:
     """The decision about a fill, without the rules that are left out."""
-    decision = decide_fill(floor, slot, read.tokens)
+    decision = decide_fill(floor, slot, read.tokens, TRUSTED)
     present = Floor.parse(floor)
     if present is not None and (
         (decision is Refusal.REPLACED and not world.keeps("5"))
@@ -145,11 +149,11 @@ def checked(world: World, floor: bytes | None, slot: bytes | None, read: Entry) 
     return decision
 
 
-def filled(world: World, key: str, slot: bytes | None, entry: Entry) -> None:
+def filled(world: World, key: str, slot: bytes | None, entry: CacheEntry) -> None:
     """Count a fill; BACK: a live value is not replaced by what an older read brought."""
     world.fills += 1
     before = parse_slot(slot)
-    if isinstance(before, Entry) and before.generation == entry.generation:
+    if isinstance(before, CacheEntry) and before.generation == entry.generation:
         for shard in before.tokens.keys() & entry.tokens.keys():
             if compare(entry.tokens[shard], before.tokens[shard]) is Order.OLDER:
                 world.violations.append(f"BACK: {key} on shard {shard}")
@@ -167,7 +171,7 @@ def redis_client(world: World, key: str, servers: dict[str, Server], own: list[O
     decision = checked(world, floor, slot, entry)
     yield
     if isinstance(decision, Fill):
-        written = Entry(decision.generation, entry.nonce, entry.tokens, 0, entry.value)
+        written = CacheEntry(decision.generation, entry.nonce, entry.tokens, 0, entry.value)
         expected = {name: floor, key: slot} if world.keeps("4-cas") else {}
         if world.node(key).replace(expected, {key: written.to_bytes()}):
             filled(world, key, slot, written)
@@ -195,7 +199,7 @@ def memcached_client(
     entry = yield from read_steps(world, key, servers)
     decision = checked(world, floor, before, entry)
     if isinstance(decision, Fill):
-        written = Entry(decision.generation, entry.nonce, entry.tokens, 0, entry.value)
+        written = CacheEntry(decision.generation, entry.nonce, entry.tokens, 0, entry.value)
         if node.replace({key: placeholder}, {key: written.to_bytes()}):
             filled(world, key, before, written)
 

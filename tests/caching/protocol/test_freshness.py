@@ -2,10 +2,10 @@
 
 import pytest
 
-from caching.protocol import Freshness, freshness, holds, joined
-from caching.protocol.freshness import is_not_older, oldest
-from event_token import EventToken, MysqlGtidSet
-from tests.caching.protocol.tokens import OTHER_SERVER, SERVER, by_shard, token
+from caching.protocol import Freshness, freshness, holds, joined, lacks
+from caching.protocol.freshness import holds_writes, is_not_older, oldest
+from event_token import ClockUncertainty, EventToken, MysqlGtidSet
+from tests.caching.protocol.tokens import OTHER_SERVER, SERVER, TRUSTED, by_shard, token
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_read_against_a_floor(
     read: list[EventToken], floor: list[EventToken], expected: Freshness
 ) -> None:
     """Only what is proven on every shard that was read may be filled in."""
-    assert freshness(by_shard(read), by_shard(floor)) is expected
+    assert freshness(by_shard(read), by_shard(floor), TRUSTED) is expected
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_value_against_a_change(
     tokens: list[EventToken], change: EventToken, *, expected: bool
 ) -> None:
     """A value stays only if all its tokens that overlap the change's shard hold it."""
-    assert holds(by_shard(tokens), change) is expected
+    assert holds(by_shard(tokens), change, TRUSTED) is expected
 
 
 def test_a_replay_never_lowers_a_floor() -> None:
@@ -81,8 +81,8 @@ def test_diverged_histories_need_both() -> None:
 
     assert both.position == mine.position.union(theirs.position)
     assert both.timestamp_us == 55
-    assert freshness(by_shard([mine]), {"-": both}) is Freshness.OLDER
-    assert freshness({"-": both}, {"-": both}) is Freshness.FRESH
+    assert freshness(by_shard([mine]), {"-": both}, TRUSTED) is Freshness.OLDER
+    assert freshness({"-": both}, {"-": both}, TRUSTED) is Freshness.FRESH
 
 
 def test_several_reads_hold_what_all_hold() -> None:
@@ -98,8 +98,34 @@ def test_an_older_read_does_not_replace_a_value() -> None:
     """On every shard that both know, the new value has to be at least as new."""
     present = by_shard([token("-80", 5), token("80-", 7)])
 
-    assert is_not_older(by_shard([token("-80", 5)]), present)
-    assert is_not_older(by_shard([token("-80", 6), token("80-", 7)]), present)
-    assert not is_not_older(by_shard([token("-80", 6), token("80-", 6)]), present)
-    assert not is_not_older(by_shard([token("-80", 9, sid=OTHER_SERVER)]), present)
+    assert is_not_older(by_shard([token("-80", 5)]), present, TRUSTED)
+    assert is_not_older(by_shard([token("-80", 6), token("80-", 7)]), present, TRUSTED)
+    assert not is_not_older(by_shard([token("-80", 6), token("80-", 6)]), present, TRUSTED)
+    assert not is_not_older(by_shard([token("-80", 9, sid=OTHER_SERVER)]), present, TRUSTED)
     assert SERVER != OTHER_SERVER
+
+
+@pytest.mark.parametrize(("off_us", "is_known"), [(0, True), (5, True), (6, False), (99, False)])
+def test_clocks_that_may_be_off_prove_less(off_us: int, *, is_known: bool) -> None:
+    """A read 11 us from a change of another shard is neither before nor after it with 6 us."""
+    clock, change = ClockUncertainty(off_us), token("-", 5, 50)
+    after, before = by_shard([token("-80", 1, 61)]), by_shard([token("-80", 1, 39)])
+
+    assert holds(after, change, clock) is is_known
+    assert holds_writes(after, [change], clock) is is_known
+    assert is_not_older(after, by_shard([change]), clock) is is_known
+    assert lacks(before, change, clock) is is_known
+    known = [Freshness.FRESH, Freshness.OLDER] if is_known else [Freshness.UNKNOWN] * 2
+    assert [freshness(each, by_shard([change]), clock) for each in (after, before)] == known
+
+
+def test_clocks_say_nothing_about_one_shard() -> None:
+    """GTID sets decide there, and floors are joined by the order of the logs."""
+    clock = ClockUncertainty(10**9)
+    read, change = by_shard([token("-80", 6, 50)]), token("-80", 5, 50)
+
+    assert holds(read, change, clock)
+    assert not lacks(read, change, clock)
+    assert freshness(read, by_shard([change]), clock) is Freshness.FRESH
+    targets = [token("-40", 1, 51), token("40-80", 1, 51)]
+    assert joined(joined(by_shard([change]), targets[0]), targets[1]) == by_shard(targets)

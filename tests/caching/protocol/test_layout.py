@@ -3,13 +3,13 @@
 import pytest
 
 from caching.errors import LayoutError
-from caching.protocol import Layout
+from caching.protocol import CacheLayout
 from caching.protocol.layout import BUCKETS_DEFAULT
 
 
 def test_a_group_lies_in_one_slot_of_a_cluster() -> None:
     """Floor, value and position of one group have the same part in braces."""
-    layout = Layout("shop")
+    layout = CacheLayout("shop")
     bucket = layout.bucket("user:1")
     braces = f":{{{layout.group(bucket)}}}:"
 
@@ -21,19 +21,21 @@ def test_a_group_lies_in_one_slot_of_a_cluster() -> None:
 def test_another_layout_has_other_names() -> None:
     """Number of buckets and list of nodes are part of the names; the order of nodes is not."""
     prefixes = [
-        Layout("shop").prefix,
-        Layout("shop", 64).prefix,
-        Layout("shop", nodes=("a", "b")).prefix,
-        Layout("shop", nodes=("a",)).prefix,
+        CacheLayout("shop").prefix,
+        CacheLayout("shop", 64).prefix,
+        CacheLayout("shop", nodes=("a", "b")).prefix,
+        CacheLayout("shop", nodes=("a",)).prefix,
     ]
 
     assert len(set(prefixes)) == len(prefixes)
-    assert Layout("shop", nodes=("b", "a")).prefix == Layout("shop", nodes=("a", "b")).prefix
+    assert (
+        CacheLayout("shop", nodes=("b", "a")).prefix == CacheLayout("shop", nodes=("a", "b")).prefix
+    )
 
 
 def test_buckets_spread() -> None:
     """Every key has a bucket in range, and keys do not share few of them."""
-    layout = Layout("shop")
+    layout = CacheLayout("shop")
     buckets = {layout.bucket(f"user:{number}") for number in range(1_000)}
 
     assert len(buckets) > 900
@@ -44,4 +46,4 @@ def test_buckets_spread() -> None:
 def test_a_layout_that_cannot_be_is_refused(cache: str, buckets: int) -> None:
     """Names that would not fit into keys, and buckets that do not fill their groups."""
     with pytest.raises(LayoutError):
-        Layout(cache, buckets)
+        CacheLayout(cache, buckets)

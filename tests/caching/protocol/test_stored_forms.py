@@ -4,19 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caching.protocol import Entry, Floor, Placeholder, parse_slot
+from caching.protocol import CacheEntry, Floor, Placeholder, parse_slot
 from tests.caching.protocol.tokens import by_shard, token
 
 GENERATION = bytes(range(16))
 TOKENS = by_shard([token("-80", 5, 50), token("80-", 7, None)])
 FLOOR = Floor(GENERATION, TOKENS)
-ENTRY = Entry(GENERATION, b"12345678", TOKENS, 3, b"value")
+ENTRY = CacheEntry(GENERATION, b"12345678", TOKENS, 3, b"value")
 
 
 @given(value=st.none() | st.binary(max_size=50), codec=st.integers(0, 255))
 def test_entries_survive(value: bytes | None, codec: int) -> None:
     """R14: a negative entry is not an empty value."""
-    entry = Entry(GENERATION, b"12345678", TOKENS, codec, value)
+    entry = CacheEntry(GENERATION, b"12345678", TOKENS, codec, value)
 
     assert parse_slot(entry.to_bytes()) == entry
 
@@ -53,7 +53,7 @@ def test_a_truncated_entry_is_no_entry() -> None:
 
 def test_unknown_flags_are_refused() -> None:
     """An entry of a later layout is a miss."""
-    stored = bytearray(Entry(GENERATION, b"12345678", TOKENS, 0, b"").to_bytes())
+    stored = bytearray(CacheEntry(GENERATION, b"12345678", TOKENS, 0, b"").to_bytes())
     stored[25] = 2
 
     assert parse_slot(bytes(stored)) is None

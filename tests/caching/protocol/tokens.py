@@ -3,10 +3,12 @@
 from collections.abc import Iterable
 from uuid import UUID
 
-from event_token import EventToken, MysqlGtidSet
+from event_token import ClockUncertainty, EventToken, MysqlGtidSet
 
 SERVER = UUID(int=1)
 OTHER_SERVER = UUID(int=2)
+# Clocks that are never off.
+TRUSTED = ClockUncertainty()
 
 
 def token(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardstream.local.database_server import DatabaseServer, MariadbServer, MysqlServer
+from shardstream.local.database_server import LocalDatabase, MariadbServer, MysqlServer
 from tests.caching.reading.reading import Pair, allow_reads
 from tests.database_servers import DatabaseFixture, StartServer, end
 from tests.producers.servers.replication import start_pair, wait_same
@@ -22,7 +22,7 @@ def servers(
     real_servers: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[DatabaseFixture, DatabaseFixture]]:
     """The two servers; a test that changes their replication changes it back."""
-    started: list[DatabaseServer] = []
+    started: list[LocalDatabase] = []
     folder = tmp_path_factory.mktemp(request.param)
     start = StartServer(KINDS[request.param], folder, started)
     yield start_pair(start, OPTIONS[request.param])

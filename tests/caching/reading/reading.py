@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import mysql.connector
@@ -18,6 +19,11 @@ from tests.repository import ROOT
 KEYSPACE = "commerce"
 SHARD = "-80"
 PASSWORD = "r-7-q"  # of the account `reader`
+# The commit time of a heartbeat row in the future, as no clock of a test reaches it.
+BEAT_US = 4_102_444_800_000_000
+# The true time at which it was written: a reader believes none that is in the future.
+WRITTEN = datetime(2026, 1, 1, tzinfo=UTC)
+WRITTEN_US = 1_767_225_600_000_000
 
 _GRANT = re.compile(r"^(GRANT SELECT ON (\S+) TO reader@'%');$", re.MULTILINE)
 
@@ -52,6 +58,7 @@ def allow_reads(database: DatabaseFixture, schema: str) -> None:
         database,
         f"CREATE USER IF NOT EXISTS reader@'%' IDENTIFIED BY '{PASSWORD}'",
         *documented_grants(database.flavor).values(),
+        *(["GRANT REPLICA MONITOR ON *.* TO reader@'%'"] * (database.flavor is Flavor.MARIADB)),
         f"GRANT SELECT, INSERT ON {schema}.* TO reader@'%'",
     )
 

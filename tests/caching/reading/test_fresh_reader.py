@@ -9,13 +9,13 @@ import pymysql
 import pytest
 
 from caching.errors import Stale
-from caching.reading import checks
+from caching.reading import fresh_reader
 from caching.reading.connections import Connect
 from caching.reading.fresh_reader import FreshReader
-from caching.reading.snapshots import ROLE_GRANT
+from caching.reading.snapshots import FILTER_GRANTS, ROLE_GRANT
 from databases.errors import ServerLost, ServerRefused
 from databases.internal_tables import HEARTBEAT, INTERNAL_DATABASE, create_internal_tables
-from databases.mariadb_snapshot import SHOW_PLACE, START_SNAPSHOT
+from databases.server_facts import SHOW_PLACE, START_SNAPSHOT
 from event_token import EventToken, Flavor, GtidSet, UsageError, parse_gtid_set
 from tests.caching.reading.claims import READS, claims_beside_writers, count_of
 from tests.caching.reading.reading import (
@@ -200,7 +200,7 @@ def test_a_dead_connection_is_opened_again_once(
 def test_the_documented_grants_are_those_that_are_used() -> None:
     """The page grants what the reader's statements need, and nothing else."""
     assert list(documented_grants(Flavor.MYSQL).values()) == [
-        f"GRANT {ROLE_GRANT} TO reader@'%'",
+        *(f"GRANT {grant} TO reader@'%'" for grant in (ROLE_GRANT, *FILTER_GRANTS)),
         f"GRANT SELECT ON {INTERNAL_DATABASE}.* TO reader@'%'",
     ]
 
@@ -239,12 +239,12 @@ def test_a_preflight_asks_the_servers(
 
     with database.connect(autocommit=True) as connection, connection.cursor() as cursor:
         create_internal_tables(connection, [HEARTBEAT])
-        cursor.execute(f"INSERT INTO {HEARTBEAT} VALUES ('{other}', 1)")
+        cursor.execute(f"INSERT INTO {HEARTBEAT} VALUES ('{other}', 1, 1, 1, 'ks')")
         servers = [down, by_pymysql(database)]
         with FreshReader(KEYSPACE, "71-72", servers, flavor=database.flavor) as reader:
             well = reader.check()
             off = {"general_log": "SET GLOBAL general_log = ON"}
-            monkeypatch.setattr(checks, "server_settings", lambda *_, **__: off)
+            monkeypatch.setattr(fresh_reader, "server_settings", lambda *_, **__: off)
             unwell = reader.check()
         with FreshReader(KEYSPACE, SHARD, [down], flavor=database.flavor) as reader:
             alone = reader.check()

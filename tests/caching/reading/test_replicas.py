@@ -5,12 +5,18 @@ from contextlib import contextmanager
 
 import pytest
 
-from caching.errors import Stale
+from caching.errors import Stale, TooOld
 from caching.reading.connections import Connect
 from databases.errors import ServerLost
+from databases.internal_tables import HEARTBEAT, create_internal_tables
 from event_token import Flavor
 from tests.caching.reading.claims import READS, claims_beside_writers
 from tests.caching.reading.reading import (
+    BEAT_US,
+    KEYSPACE,
+    SHARD,
+    WRITTEN,
+    WRITTEN_US,
     Pair,
     by_pymysql,
     hooked,
@@ -23,6 +29,8 @@ from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import REPLICA, follow, promote, wait_same
 from tests.producers.session.producing import WAIT_S
 
+UNLOGGED = "SET SESSION sql_log_bin = 0"
+FILTERS = "performance_schema.replication_applier_filters"
 # Longer than any test.
 DELAY_S = 3_600
 
@@ -67,7 +75,7 @@ def test_the_preferred_server_is_asked_before_those_of_its_role(pair: Pair) -> N
 
 
 def test_a_preflight_without_a_primary_warns(pair: Pair) -> None:
-    """The roles are those that the servers tell."""
+    """The roles are those that the servers tell, and a replica that leaves changes out is named."""
     without = "none of its servers is a primary"
     with reader_of(pair.replica) as alone, reader_of(pair.replica, pair.primary) as both:
         assert any(without in text for text in alone.check().warnings)
@@ -75,6 +83,31 @@ def test_a_preflight_without_a_primary_warns(pair: Pair) -> None:
 
     assert found.problems == []
     assert not any(without in text for text in found.warnings)
+    word, is_mysql = REPLICA[pair.replica.flavor], pair.replica.flavor is Flavor.MYSQL
+    set_filter = "CHANGE REPLICATION FILTER REPLICATE_IGNORE_TABLE = ({0})"
+    if not is_mysql:
+        set_filter = "SET GLOBAL replicate_ignore_table = '{0}'"
+    try:
+        run(pair.replica, f"STOP {word}", set_filter.format(f"{pair.name}.left"), f"START {word}")
+        with reader_of(pair.replica, pair.primary) as reader:
+            [problem] = reader.check().problems
+        assert f"replicate_ignore_table is {pair.name}.left: its rows lack" in problem
+        run(
+            pair.replica,
+            UNLOGGED,
+            f"REVOKE SELECT ON {FILTERS} FROM reader@'%'"
+            if is_mysql
+            else "REVOKE REPLICA MONITOR ON *.* FROM reader@'%'",
+        )
+        with reader_of(pair.replica, pair.primary) as reader:
+            [problem] = reader.check().problems
+        assert "replication filters cannot be seen" in problem
+        fix = problem.partition("Fix: ")[2].replace("; ", ";\n").splitlines()
+        run(pair.replica, UNLOGGED, *fix)
+    finally:
+        run(pair.replica, f"STOP {word}", set_filter.format(""), f"START {word}")
+    with reader_of(pair.replica, pair.primary) as reader:
+        assert reader.check().problems == []
 
 
 def test_a_lagging_replica_says_that_it_is_not_fresh(pair: Pair) -> None:
@@ -107,6 +140,25 @@ def test_an_own_write_is_read_from_the_primary_while_the_replica_lacks_it(pair: 
             reader_of(pair.replica).execute(rows, at_least=token)
     assert not raised.value.is_lost
     assert server_name(pair.replica) in str(raised.value)
+
+
+def test_rows_of_an_age_are_read_where_a_heartbeat_row_proves_it(pair: Pair) -> None:
+    """A replica that lags is waited for, then the primary answers; one that follows answers."""
+    with pair.primary.connect() as connection:
+        create_internal_tables(connection)
+    wait_same(pair.replica, pair.primary)
+    times = f"{BEAT_US}, {WRITTEN_US}, {WRITTEN_US}"
+    now = f"REPLACE INTO {HEARTBEAT} VALUES ('{SHARD}', {times}, '{KEYSPACE}')"
+    with reader_of(pair.replica, pair.primary) as reader:
+        with held_back(pair):
+            run(pair.primary, now)
+            found = reader.execute("SELECT 1", at_least=WRITTEN)
+            assert (found.is_primary, found.has_waited) == (True, True)
+            with pytest.raises(TooOld, match=r"\(replica\) has no time: there is no heartbeat row"):
+                reader.execute("SELECT 1", max_age_ms=0, server="replica", wait_s=0)
+        found = reader.execute("SELECT 1", at_least=WRITTEN)
+        assert (found.is_primary, found.complete_to) == (False, WRITTEN)
+    run(pair.primary, f"DELETE FROM {HEARTBEAT} WHERE shard = '{SHARD}'")
 
 
 def test_a_replica_that_catches_up_is_waited_for(pair: Pair) -> None:

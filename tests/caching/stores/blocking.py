@@ -1,47 +1,56 @@
-"""A `Store` over an `AsyncStore`, so that one suite runs on both."""
+"""A store whose calls are carried out at once, so that tests read alike for all stores."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
-from caching.findings import Findings
-from caching.stores.store import AsyncStore, Invalidated, KeyChange, Pair
+from caching.errors import CacheFindings
+from caching.steps import Steps, run_steps, run_steps_async
+from caching.stores.store import (
+    Announcement,
+    EntryWrite,
+    Invalidated,
+    KeyChange,
+    KeyState,
+    Store,
+)
 
 T = TypeVar("T")
 
 
-class Blocking:
-    """Runs each call to its end in an event loop of its own."""
+class BlockingStore:
+    """Carries out each call of a store: one for asyncio in an event loop of its own."""
 
-    def __init__(self, store: AsyncStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.new_event_loop() if store.is_async else None
         self.layout = store.layout
         self.nodes = store.nodes
+        self.node_of = store.node_of
 
-    def node_of(self, bucket: int) -> str:
-        return self._store.node_of(bucket)
-
-    def read(self, keys: Sequence[str]) -> list[Pair]:
+    def read(self, keys: Sequence[str]) -> list[KeyState]:
         return self._run(self._store.read(keys))
 
-    def read_stale(self, key: str) -> Pair:
+    def read_stale(self, key: str) -> KeyState:
         return self._run(self._store.read_stale(key))
 
-    def prepare(self, key: str, seen: Pair, lease_ms: int) -> Pair | None:
-        return self._run(self._store.prepare(key, seen, lease_ms))
+    def prepare(self, key: str, seen: KeyState, lease_ms: int) -> KeyState | None:
+        return self.prepare_many([Announcement(key, seen, lease_ms)])[0]
 
-    def fill(self, key: str, expected: Pair, entry: bytes, ttl_ms: int) -> bool:
-        return self._run(self._store.fill(key, expected, entry, ttl_ms))
+    def prepare_many(self, fills: Sequence[Announcement]) -> list[KeyState | None]:
+        return self._run(self._store.prepare(fills))
 
-    def read_again(self, key: str) -> Pair | None:
-        return self._run(self._store.read_again(key))
+    def fill(self, key: str, expected: KeyState, entry: bytes, ttl_ms: int) -> bool:
+        return self.fill_many([EntryWrite(key, expected, entry, ttl_ms)])[0]
 
-    def release(self, key: str, prepared: Pair) -> None:
-        self._run(self._store.release(key, prepared))
+    def fill_many(self, writes: Sequence[EntryWrite]) -> list[bool]:
+        return self._run(self._store.fill(writes))
 
-    def together(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return self._run(self._store.together(method, arguments))
+    def read_again(self, key: str) -> KeyState | None:
+        return self._run(self._store.read_again([key]))[0]
+
+    def release(self, key: str, prepared: KeyState) -> None:
+        self._run(self._store.release([(key, prepared)]))
 
     def forget(self, keys: Sequence[str]) -> None:
         self._run(self._store.forget(keys))
@@ -53,14 +62,17 @@ class Blocking:
         return self._run(self._store.invalidate(changes))
 
     def position(self, node: str, key_range: str) -> bytes | None:
-        return self._run(self._store.position(node, key_range))
+        return self._run(self._store.positions([(node, key_range)]))[0]
 
-    def check(self) -> Findings:
+    def check(self) -> CacheFindings:
         return self._run(self._store.check())
 
     def close(self) -> None:
         self._run(self._store.close())
-        self._loop.close()
+        if self._loop is not None:
+            self._loop.close()
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return self._loop.run_until_complete(call)
+    def _run(self, steps: Steps[T]) -> T:
+        if self._loop is None:
+            return run_steps(steps)
+        return self._loop.run_until_complete(run_steps_async(steps))

@@ -3,26 +3,34 @@
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from pymemcache import Client
 
-from caching.stores.async_over import AsyncOver
-from caching.stores.on_memcached.floors import MemcachedFloors
-from caching.stores.on_memcached.store import MemcachedStore
+from caching.stores.memcached import MemcachedFloors, MemcachedStore
+from caching.stores.store import StoreOptions
+from event_token import ClockUncertainty
 from shardstream.local.cache_server import MemcachedServer
-from tests.caching.stores.blocking import Blocking
+from tests.caching.protocol.tokens import TRUSTED
 from tests.caching.stores.opened import BUCKETS, TIMEOUT_MS, Opened, own_name
 
 
-def open_memcached(servers: Sequence[MemcachedServer], *, stale_ok_s: int = 0) -> Opened:
+def open_memcached(
+    servers: Sequence[MemcachedServer],
+    *,
+    is_async: bool = False,
+    stale_ok_s: int = 0,
+    clock: ClockUncertainty = TRUSTED,
+) -> Opened:
     """A cache on all servers; those of other tests lose their data when this one is flushed."""
     url = f"memcached://{','.join(server.address for server in servers)}"
     name = own_name()
+    options = StoreOptions(
+        is_async=is_async, timeout_ms=TIMEOUT_MS, stale_ok_s=stale_ok_s, clock_uncertainty=clock
+    )
     made: list[MemcachedFloors] = []
 
     def floors() -> MemcachedFloors:
-        found = MemcachedFloors(name, url, BUCKETS, timeout_ms=TIMEOUT_MS, stale_ok_s=stale_ok_s)
+        found = MemcachedFloors(name, url, BUCKETS, options)
         made.append(found)
         return found
 
@@ -38,12 +46,6 @@ def open_memcached(servers: Sequence[MemcachedServer], *, stale_ok_s: int = 0) -
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
-    store = MemcachedStore(name, url, BUCKETS, timeout_ms=TIMEOUT_MS, stale_ok_s=stale_ok_s)
+    store = MemcachedStore(name, url, BUCKETS, options)
     opened = Opened(store, floors(), floors, flush, disconnect)
     return opened
-
-
-def open_async_memcached(servers: Sequence[MemcachedServer]) -> Opened:
-    """The same with a client for asyncio."""
-    opened = open_memcached(servers)
-    return replace(opened, store=Blocking(AsyncOver(opened.store, in_threads=True)))

@@ -2,16 +2,15 @@
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
-from caching.protocol import Entry, Floor, Layout
-from caching.stores.async_over import AsyncOver
-from caching.stores.memory import MemoryStore
-from caching.stores.memory_floors import MemoryFloors
-from caching.stores.store import FloorStore, Store
-from event_token import EventToken
-from tests.caching.protocol.tokens import by_shard
-from tests.caching.stores.blocking import Blocking
+from caching.protocol import CacheEntry, CacheLayout, Floor
+from caching.stores.memory import MemoryFloors, MemoryStore
+from caching.stores.store import FloorStore, Store, StoreOptions
+from event_token import ClockUncertainty, EventToken
+from tests.caching.protocol.tokens import TRUSTED, by_shard
+from tests.caching.stores.blocking import BlockingStore
 
 # Few, so that keys share them and all floors are quickly changed.
 BUCKETS = 64
@@ -19,13 +18,14 @@ RANGE = "-"
 TTL_MS = 600_000
 # A test waits for a busy machine.
 TIMEOUT_MS = 120_000
+OPTIONS = StoreOptions(timeout_ms=TIMEOUT_MS)
 
 
 @dataclass(frozen=True)
 class Opened:
-    """Both sides of one cache, which no other test uses."""
+    """Both sides of one cache, which no other test uses; `raw` is what a `Cache` takes."""
 
-    store: Store
+    raw: Store
     floors: FloorStore
     # Another invalidator of the same cache.
     more_floors: Callable[[], FloorStore]
@@ -33,10 +33,15 @@ class Opened:
     # End all connections to the nodes, whose data stays.
     disconnect: Callable[[], None]
 
+    @cached_property
+    def store(self) -> BlockingStore:
+        """The client's side, whose calls are carried out at once."""
+        return BlockingStore(self.raw)
+
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> CacheLayout:
         """The layout of both."""
-        return self.store.layout
+        return self.raw.layout
 
     def make(self, keys: list[str], *tokens: EventToken) -> bytes:
         """Make the floors of the keys' buckets at these tokens; return their generation."""
@@ -46,9 +51,11 @@ class Opened:
         self.floors.make_floors(claim, lambda: floor)
         return floor.generation
 
-    def put(self, key: str, generation: bytes, *tokens: EventToken, value: bytes = b"v") -> Entry:
+    def put(
+        self, key: str, generation: bytes, *tokens: EventToken, value: bytes = b"v"
+    ) -> CacheEntry:
         """Fill a key whatever its slot holds; the entry that was written."""
-        entry = Entry(generation, secrets.token_bytes(8), by_shard(tokens), 0, value)
+        entry = CacheEntry(generation, secrets.token_bytes(8), by_shard(tokens), 0, value)
         [seen] = self.store.read([key])
         prepared = self.store.prepare(key, seen, 0)
         assert prepared is not None
@@ -69,14 +76,16 @@ def own_name() -> str:
     return f"test-{secrets.token_hex(8)}"
 
 
-def own_layout() -> Layout:
+def own_layout() -> CacheLayout:
     """A layout that no other test uses."""
-    return Layout(own_name(), BUCKETS)
+    return CacheLayout(own_name(), BUCKETS)
 
 
-def open_memory(*, stale_ok_s: int = 0) -> Opened:
+def open_memory(*, stale_ok_s: int = 0, clock: ClockUncertainty = TRUSTED) -> Opened:
     """Two nodes in memory."""
-    store = MemoryStore(own_layout(), nodes=("a", "b"), stale_ok_s=stale_ok_s)
+    store = MemoryStore(
+        own_layout(), nodes=("a", "b"), stale_ok_s=stale_ok_s, clock_uncertainty=clock
+    )
 
     def flush() -> None:
         for node in store.memory.values():
@@ -87,9 +96,3 @@ def open_memory(*, stale_ok_s: int = 0) -> Opened:
             node.connections += 1
 
     return Opened(store, MemoryFloors(store), lambda: MemoryFloors(store), flush, disconnect)
-
-
-def open_async_memory(*, in_threads: bool) -> Opened:
-    """The same for asyncio."""
-    opened = open_memory()
-    return replace(opened, store=Blocking(AsyncOver(opened.store, in_threads=in_threads)))

@@ -1,14 +1,13 @@
 """Stores on real Redis servers under test."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from caching.stores.on_redis.async_store import AsyncRedisStore
-from caching.stores.on_redis.floors import RedisFloors
-from caching.stores.on_redis.store import RedisStore
+from caching.stores.on_redis.store import RedisFloors, RedisStore
+from caching.stores.store import StoreOptions
+from event_token import ClockUncertainty
 from shardstream.local.cache_server import RedisServer
 from tests.caching.cache_servers import admin
-from tests.caching.stores.blocking import Blocking
+from tests.caching.protocol.tokens import TRUSTED
 from tests.caching.stores.opened import TIMEOUT_MS, Opened, own_layout
 
 
@@ -18,13 +17,22 @@ def redis_url(servers: Sequence[RedisServer]) -> str:
     return f"{scheme}://{','.join(server.address for server in servers)}"
 
 
-def open_redis(servers: Sequence[RedisServer], *, stale_ok_s: int = 0) -> Opened:
+def open_redis(
+    servers: Sequence[RedisServer],
+    *,
+    is_async: bool = False,
+    stale_ok_s: int = 0,
+    clock: ClockUncertainty = TRUSTED,
+) -> Opened:
     """A cache on servers that other tests use too."""
     url, layout = redis_url(servers), own_layout()
+    options = StoreOptions(
+        is_async=is_async, timeout_ms=TIMEOUT_MS, stale_ok_s=stale_ok_s, clock_uncertainty=clock
+    )
     admins = [admin(server) for server in servers]
 
     def floors() -> RedisFloors:
-        return RedisFloors(layout, url, timeout_ms=TIMEOUT_MS, stale_ok_s=stale_ok_s)
+        return RedisFloors(layout, url, options)
 
     def flush() -> None:
         for client in admins:
@@ -35,12 +43,5 @@ def open_redis(servers: Sequence[RedisServer], *, stale_ok_s: int = 0) -> Opened
         for client in admins:
             client.client_kill_filter(_type="normal", skipme=True)
 
-    store = RedisStore(layout, url, timeout_ms=TIMEOUT_MS, stale_ok_s=stale_ok_s)
+    store = RedisStore(layout, url, options)
     return Opened(store, floors(), floors, flush, disconnect)
-
-
-def open_async_redis(servers: Sequence[RedisServer]) -> Opened:
-    """The same with a client for asyncio."""
-    opened = open_redis(servers)
-    store = AsyncRedisStore(opened.layout, redis_url(servers), timeout_ms=TIMEOUT_MS)
-    return replace(opened, store=Blocking(store))

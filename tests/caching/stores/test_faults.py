@@ -7,14 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from caching.errors import Reconnected, StoreFull, StoreUnreachable
-from caching.stores.circuit import OPEN_S, Circuit
-from caching.stores.on_memcached.nodes import PooledNode
-from caching.stores.on_memcached.store import MemcachedStore
+from caching.protocol import Floor
+from caching.steps import run_steps
+from caching.stores.memcached import MemcachedStore, PooledNode
 from caching.stores.on_redis.store import RedisStore
-from caching.stores.store import KeyChange, Store
+from caching.stores.store import Circuit, KeyChange, StoreOptions
 from shardstream.local.cache_server import CacheServer, MemcachedServer, RedisServer
 from tests.caching.cache_servers import StartServer, admin, command, wait_until
 from tests.caching.protocol.tokens import token
+from tests.caching.stores.blocking import BlockingStore
 from tests.caching.stores.memcached_stores import open_memcached
 from tests.caching.stores.opened import BUCKETS, RANGE, TIMEOUT_MS, TTL_MS, own_layout
 from tests.caching.stores.redis_stores import open_redis, redis_url
@@ -37,6 +38,8 @@ def test_a_full_redis_closes_buckets(
     assert prepared is not None
     opened.make(["user:3"], token("-", 5))
     [expected] = opened.store.read(["user:3"])
+    used = {opened.layout.bucket(f"user:{number}") for number in (1, 2, 3)}
+    claim = opened.floors.claim([min(set(range(BUCKETS)) - used)])
     admin(server).config_set("maxmemory", 1)
 
     with pytest.raises(StoreFull):
@@ -52,11 +55,13 @@ def test_a_full_redis_closes_buckets(
     assert done.closed == {opened.layout.bucket("user:1")}
     assert (opened.floor("user:1"), opened.slot("user:1")) == (None, None)
     assert opened.floor("user:2") is not None
+    # A claim that finds no memory for its floor leaves the bucket closed, and counts for nothing.
+    assert opened.floors.make_floors(claim, lambda: Floor(os.urandom(16), {})) == 0
     # Rule 13, which has to write all floors, closes all buckets.
-    opened.floors.change_floors(
+    changed = opened.floors.change_floors(
         opened.floors.nodes, lambda floor: floor.renewed(os.urandom(16), token("-", 6))
     )
-    assert opened.floor("user:2") is None
+    assert (changed, opened.floor("user:2")) == (0, None)
 
     admin(server).config_set("maxmemory", 0)
     generation = opened.make(["user:1"], token("-", 6))
@@ -113,20 +118,22 @@ def test_flushall_is_seen_on_an_open_connection(start_redis: StartServer[RedisSe
     assert opened.floors.invalidate([KeyChange("user:1", token("-", 6))]).closed
 
 
-def redis_store(server: CacheServer, timeout_ms: int) -> Store:
+def redis_store(server: CacheServer, timeout_ms: int) -> BlockingStore:
     """A client that does not wait long."""
     assert isinstance(server, RedisServer)
-    return RedisStore(own_layout(), redis_url([server]), timeout_ms=timeout_ms)
+    store = RedisStore(own_layout(), redis_url([server]), StoreOptions(timeout_ms=timeout_ms))
+    return BlockingStore(store)
 
 
-def memcached_store(server: CacheServer, timeout_ms: int) -> Store:
+def memcached_store(server: CacheServer, timeout_ms: int) -> BlockingStore:
     """A client that does not wait long."""
-    return MemcachedStore(
-        own_layout().cache, f"memcached://{server.address}", BUCKETS, timeout_ms=timeout_ms
+    url = f"memcached://{server.address}"
+    return BlockingStore(
+        MemcachedStore(own_layout().cache, url, BUCKETS, StoreOptions(timeout_ms=timeout_ms))
     )
 
 
-def _answers(store: Store) -> bool:
+def _answers(store: BlockingStore) -> bool:
     try:
         return len(store.read(["user:1"])) == 1
     except StoreUnreachable:
@@ -141,7 +148,7 @@ def test_an_unresponsive_server_is_left_alone(
     real_servers: None,
     request: pytest.FixtureRequest,
     starting: str,
-    opening: Callable[[CacheServer, int], Store],
+    opening: Callable[[CacheServer, int], BlockingStore],
 ) -> None:
     """R18: a stopped server is an error at once after the first timeout, then it is asked again."""
     server = request.getfixturevalue(starting)()
@@ -212,7 +219,7 @@ def test_a_connection_that_was_closed_closes_none_in_use(
     start_memcached: StartServer[MemcachedServer],
 ) -> None:
     """A thread in mid-reply keeps its connection; only those that nobody uses are closed."""
-    node = PooledNode(start_memcached().address, timeout_ms=TIMEOUT_MS, open_s=OPEN_S)
+    node = PooledNode(start_memcached().address, StoreOptions(timeout_ms=TIMEOUT_MS))
     with node.client() as used:
         with node.client() as idle:
             idle.version()
@@ -222,4 +229,4 @@ def test_a_connection_that_was_closed_closes_none_in_use(
 
         assert used.sock is not None
         assert idle.sock is None
-    node.close()
+    run_steps(node.close())

@@ -2,10 +2,10 @@
 
 import pytest
 
-from caching.protocol import Entry, Hit, MissReason, Placeholder, decide_hit, parse_slot
+from caching.protocol import CacheEntry, Hit, MissReason, Placeholder, decide_hit, parse_slot
 from caching.protocol.decisions import Miss
-from caching.stores.store import KeyChange
-from tests.caching.protocol.tokens import by_shard, token
+from caching.stores.store import Announcement, EntryWrite, KeyChange
+from tests.caching.protocol.tokens import TRUSTED, by_shard, token
 from tests.caching.stores.opened import TTL_MS, Opened
 
 LEASE_MS = 600_000
@@ -18,7 +18,7 @@ def test_a_fill_is_read_back(opened: Opened) -> None:
 
     [pair, absent] = opened.store.read(["user:1", "user:2"])
 
-    assert decide_hit(pair.floor, pair.slot) == Hit(0, b"v", entry.to_bytes())
+    assert decide_hit(pair.floor, pair.slot, TRUSTED) == Hit(0, b"v", entry.to_bytes())
     assert absent.slot is None
 
 
@@ -118,7 +118,7 @@ def test_one_client_gets_the_lease(opened: Opened) -> None:
 
     assert first is not None
     assert second is None
-    assert decide_hit(during.floor, during.slot) == Miss(MissReason.LEASED)
+    assert decide_hit(during.floor, during.slot, TRUSTED) == Miss(MissReason.LEASED)
     assert opened.store.fill("user:1", first, b"new", TTL_MS)
     assert opened.slot("user:1") == b"new"
 
@@ -182,19 +182,21 @@ def test_many_fills_at_once(opened: Opened, lease_ms: int) -> None:
     keys = [f"user:{number}" for number in range(9)]
     generation = opened.make(keys, token("-", 5))
     seen = opened.store.read(keys)
-    requests = [(key, pair, lease_ms) for key, pair in zip(keys, seen, strict=True)]
-    prepared = opened.store.together("prepare", requests)
-    assert None not in prepared
+    announced = [Announcement(key, each, lease_ms) for key, each in zip(keys, seen, strict=True)]
+    prepared = [each for each in opened.store.prepare_many(announced) if each is not None]
+    assert len(prepared) == len(keys)
     opened.floors.invalidate([KeyChange("user:3", token("-", 6))])
-    entry = Entry(generation, b"n" * 8, by_shard([token("-", 5)]), 0, b"v").to_bytes()
-    fills = [(key, pair, entry, TTL_MS) for key, pair in zip(keys, prepared, strict=True)]
-    opened.store.together("release", [("user:7", prepared[7])])
+    entry = CacheEntry(generation, b"n" * 8, by_shard([token("-", 5)]), 0, b"v").to_bytes()
+    writes = [
+        EntryWrite(key, each, entry, TTL_MS) for key, each in zip(keys, prepared, strict=True)
+    ]
+    opened.store.release("user:7", prepared[7])
 
-    written = opened.store.together("fill", fills)
+    written = opened.store.fill_many(writes)
 
     assert [opened.slot(key) == entry for key in keys] == written
     raised = opened.layout.bucket("user:3")
     elsewhere = [key != "user:7" and opened.layout.bucket(key) != raised for key in keys]
     assert not written[3]
     assert all(done for done, is_free in zip(written, elsewhere, strict=True) if is_free)
-    assert opened.store.together("fill", []) == []
+    assert opened.store.fill_many([]) == []

@@ -1,10 +1,13 @@
 """Invalidations, floors and positions, on every store."""
 
+from collections.abc import Callable, Sequence
+
 import pytest
 
 from caching.errors import Reconnected, StoreUnreachable
 from caching.protocol import Floor
 from caching.stores.store import KeyChange
+from event_token import ClockUncertainty
 from tests.caching.protocol.tokens import token
 from tests.caching.stores.opened import BUCKETS, RANGE, Opened
 
@@ -50,6 +53,22 @@ def test_a_value_that_holds_the_change_stays(opened: Opened) -> None:
     floor = opened.floor("user:1")
     assert floor is not None
     assert floor.tokens == {"-": token("-", 7)}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["memory", *(pytest.param(e, marks=pytest.mark.servers) for e in ("redis", "memcached"))],
+)
+def test_clocks_that_may_be_off_remove_more(kind: str, open_kind: Callable[..., Opened]) -> None:
+    """A value of the target, 11 us behind a change of the source, stays unless clocks are off."""
+    for off_us, stays in ((5, True), (6, False)):
+        opened = open_kind(kind, clock=ClockUncertainty(off_us))
+        generation = opened.make(["user:1"], token("-", 5, 50))
+        opened.put("user:1", generation, token("-80", 1, 62))
+
+        done = opened.floors.invalidate([KeyChange("user:1", token("-", 6, 51))])
+
+        assert (done.values_removed, opened.slot("user:1") is not None) == (not stays, stays)
 
 
 def test_several_changes_of_one_bucket_are_one_floor(opened: Opened) -> None:
@@ -116,6 +135,26 @@ def test_two_processes_share_a_claim(opened: Opened) -> None:
     assert other.make_floors(second, end_of_log) == 1
     assert opened.floors.make_floors(first, end_of_log) == 0
     assert opened.floor("user:1") == end_of_log()
+    other.close()
+
+
+def test_of_two_claims_at_once_one_is_dropped(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two invalidators that find no floor at once end with one claim of the bucket."""
+    other = opened.more_floors()
+    opened.floors.resume(RANGE)
+    other.resume(RANGE)
+    bucket = opened.layout.bucket("user:1")
+    found = other._stored_floors
+
+    def found_before_the_other(buckets: Sequence[int]) -> list[bytes | None]:
+        stored = found(buckets)
+        assert list(opened.floors.claim(buckets).markers) == [bucket]
+        return stored
+
+    monkeypatch.setattr(other, "_stored_floors", found_before_the_other)
+    assert other.claim([bucket]).markers == {}
     other.close()
 
 

@@ -6,14 +6,14 @@ import sys
 import pytest
 
 from caching.errors import LayoutError
-from caching.protocol import Layout
+from caching.protocol import CacheLayout
 from caching.protocol.layout import GROUPS
+from caching.stores.memcached import MemcachedStore
 from caching.stores.memory import MemoryStore
-from caching.stores.on_memcached.store import MemcachedStore
-from caching.stores.on_redis.floors import RedisFloors
-from caching.stores.on_redis.routes import Address, Location, Routes
-from caching.stores.on_redis.store import RedisStore
-from caching.stores.opening import open_async_store, open_floors, open_store
+from caching.stores.on_redis.servers import GroupRoutes, Location, RedisAddress
+from caching.stores.on_redis.store import RedisFloors, RedisStore
+from caching.stores.opening import open_floors, open_store
+from event_token import ClockUncertainty
 from tests.repository import ROOT
 
 TIMEOUT_S = 120
@@ -26,7 +26,13 @@ def test_a_url_names_the_store() -> None:
     assert isinstance(open_store("memcached://b,a:1", "shop"), MemcachedStore)
     assert open_floors("memcached://b,a:1", "shop").nodes == ("a:1", "b:11211")
     assert isinstance(open_floors("redis+cluster://a,b:2/", "shop"), RedisFloors)
-    assert open_async_store("redis://localhost:1", "shop", 128).layout == Layout("shop", 128)
+    off = ClockUncertainty(uncertainty_us=7)
+    for url in ("memory://", "redis://localhost:1", "memcached://b"):
+        assert open_store(url, "shop", clock=off).clock_uncertainty == off
+    for url in ("redis://localhost:1", "memcached://b"):
+        assert open_floors(url, "shop", clock=off).clock_uncertainty == off
+    for_asyncio = open_store("redis://localhost:1", "shop", 128, is_async=True)
+    assert (for_asyncio.is_async, for_asyncio.layout) == (True, CacheLayout("shop", 128))
 
 
 @pytest.mark.parametrize(
@@ -79,25 +85,25 @@ def test_the_parts_of_a_url() -> None:
     location = Location.parse("rediss+cluster://user:p%40ss@a:1,[::1]:2,c/?health_check_interval=3")
 
     assert location.is_cluster
-    assert location.seeds == (Address("a", 1), Address("::1", 2), Address("c", 6379))
+    assert location.seeds == (RedisAddress("a", 1), RedisAddress("::1", 2), RedisAddress("c", 6379))
     urls = [location.url(each) for each in location.seeds]
     assert urls[1] == "rediss://user:p%40ss@[::1]:2/?health_check_interval=3"
-    assert Location.parse("unix:///run/redis.sock?db=1").url(Address("/run/redis.sock", 0)) == (
-        "unix:///run/redis.sock?db=1"
-    )
+    assert Location.parse("unix:///run/redis.sock?db=1").url(
+        RedisAddress("/run/redis.sock", 0)
+    ) == ("unix:///run/redis.sock?db=1")
 
 
 def test_a_cluster_serves_each_group_from_one_server() -> None:
     """CLUSTER SLOTS is taken as it comes: with empty hosts, and replicas after the primary."""
-    layout = Layout("shop", 64)
-    routes = Routes(Location.parse("redis+cluster://a:1"), layout)
+    layout = CacheLayout("shop", 64)
+    routes = GroupRoutes(Location.parse("redis+cluster://a:1"), layout)
     assert not routes.is_known
 
     routes.learn(
         [[0, 8191, [b"", 1, b"id"]], [8192, 16383, [b"b", 2, b"id"], [b"c", 3, b"id"]]],
-        Address("a", 1),
+        RedisAddress("a", 1),
     )
 
     assert routes.is_known
     assert len(routes.address) == GROUPS
-    assert set(routes.address) == {Address("a", 1), Address("b", 2)}
+    assert set(routes.address) == {RedisAddress("a", 1), RedisAddress("b", 2)}

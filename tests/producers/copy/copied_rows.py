@@ -3,15 +3,12 @@
 import re
 from dataclasses import replace
 
-from producers.copy.chunk_rows import ChunkConnection
-from producers.copy.chunk_sql import chunk_select
-from producers.copy.definition import TableDefinition, read_definition
-from producers.copy.errors import CannotCopy
-from producers.decoder.tables.key_watch import KeyWatch
-from producers.decoder.tables.plan import TablePlan
-from producers.filters.collations import collation_named
-from producers.filters.source_column import SourceColumn
-from producers.filters.table_filters import source_columns
+from producers.copy.chunk import ChunkConnection, chunk_select
+from producers.copy.definition import CannotCopy, TableDefinition, read_definition
+from producers.decoder.tables.plan import KeyWatch, TablePlan
+from producers.filters.binding import source_columns
+from producers.filters.where import SourceColumn, collation_named
+from producers.settings import ShardProducerSettings
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.case_files import Case
@@ -21,9 +18,8 @@ from tests.producers.decoder.decoding import (
     Sink,
     catalog_of,
     new_decoder,
-    types_of,
 )
-from tests.producers.session.producing import server_of
+from tests.producers.session.producing import server_of, settings_alone
 from topics.records.vevent import EventType, Op, Row, VEvent
 
 # After these the last images in the log are not the rows as they stand.
@@ -99,12 +95,11 @@ class SeenByRules:
 
 
 def definition_of(
-    chunks: ChunkConnection, case: Case, database: str, table: str
+    chunks: ChunkConnection, settings: ShardProducerSettings, database: str, table: str
 ) -> TableDefinition | None:
     """Return the table as a copy reads it; None if it is rightly refused."""
-    connection, typed = chunks.connection, case.typed_columns(database)
     try:
-        return read_definition(connection, case.flavor, database, table, typed_columns=typed)
+        return read_definition(chunks.connection, settings, database, table)
     except CannotCopy as error:
         if NOT_COPIED.search(str(error)) is None:
             raise
@@ -119,25 +114,22 @@ def check_copied_rows(case: Case, server: DatabaseFixture) -> None:
     stream = capture(server, before)
     sink = Sink()
     rules = SeenByRules()
-    types = types_of(server, case.typed_columns(database))
-    decoder = new_decoder(
-        sink, case.flavor, before, rules=rules, hidden_types=types, catalog=catalog_of(server)
-    )
+    catalog = catalog_of(server, case.typed_columns(database))
+    decoder = new_decoder(sink, case.flavor, before, rules=rules, catalog=catalog)
     decoder.feed(stream, 0, len(stream), ALL_ROWS)
     decoder.take_batch()
     logged = newest(sink.messages, sink.events())
+    settings = settings_alone(server, typed_columns=case.typed_columns(database))
     chunks = ChunkConnection(server_of(server))
     watches = {table: KeyWatch(database, table, 0) for table in logged}
-    watching = new_decoder(
-        Sink(), case.flavor, before, hidden_types=types, catalog=catalog_of(server)
-    )
+    watching = new_decoder(Sink(), case.flavor, before, catalog=catalog)
     for watch in watches.values():
         watching.copy_writer.watch(watch)
     watching.feed(stream, 0, len(stream), ALL_ROWS)
     for table, rows in logged.items():
         sink.messages.clear()
         seen_by_rules = rules.columns[table]
-        definition = definition_of(chunks, case, database, table)
+        definition = definition_of(chunks, settings, database, table)
         if definition is None:
             continue
         # A copy that runs beside these changes sees whole rows of the table that it reads.

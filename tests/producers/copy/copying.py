@@ -141,6 +141,12 @@ def _key(event: VEvent, image: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(image[event.shape.columns[i].name] for i in event.shape.primary_key)
 
 
+def check_changes_once(log: WrittenLog) -> None:
+    """Check that no change is in the log twice; copied rows are of no transaction."""
+    changes = [(e.gtid, e.row_index) for e in log.events if e.type is EventType.ROW and e.gtid]
+    assert len(set(changes)) == len(changes)
+
+
 def check_copied_log(log: WrittenLog) -> None:
     """Check seqs without gaps or repeats, times that never fall, and whole copy transactions."""
     assert [e.seq for e in log.events] == list(range(1, len(log.events) + 1))

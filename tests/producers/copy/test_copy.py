@@ -13,7 +13,7 @@ from tests.producers.session.producing import check_progress, producing, read_lo
 from topics.progress.copy_topic import CopyState
 from topics.records.vevent import EventType, Op
 
-ROWS = 25_000
+ROWS = 8_000
 
 
 def test_filled_table_joins_the_log(
@@ -23,8 +23,8 @@ def test_filled_table_joins_the_log(
     name = database.new_database()
     with database.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT, pad VARCHAR(40))")
-        for first in range(0, ROWS, 5000):
-            values = ", ".join(f"({i}, {i * 7}, 'row {i}')" for i in range(first, first + 5000))
+        for first in range(0, ROWS, 4000):
+            values = ", ".join(f"({i}, {i * 7}, 'row {i}')" for i in range(first, first + 4000))
             cursor.execute(f"INSERT INTO t VALUES {values}")
     settings = settings_of(database, kafka, keyspace)
     with producing(settings):

@@ -2,10 +2,9 @@
 
 import pytest
 
-from producers.copy.pace import next_rows
-from producers.copy.windows import Window, spoiled
-from producers.decoder.tables.key_watch import KeyWatch
-from producers.options import CopySettings
+from producers.copy.table_copier import Window, next_rows, spoiled
+from producers.decoder.tables.plan import KeyWatch
+from producers.settings import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import (

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from producers.options import CopySettings
-from producers.settings import ShardProducerSettings
+import pytest
+
+from producers.settings import CopySettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import (
@@ -36,7 +37,7 @@ from topics.progress.copy_topic import (
     read_copies,
 )
 
-KEYS = 600
+KEYS = 400
 # Small chunks: hundreds of windows, each of which can go wrong.
 SMALL_CHUNKS = CopySettings(chunk_rows_max=25, tables_at_once=3)
 # A column that is added before all others and dropped again: values would be shifted.
@@ -83,6 +84,7 @@ def alter_between_pieces(
         wait_for("the copy goes on", lambda s=seen: pieces() > min(s, MANY - 1))  # type: ignore[misc]
 
 
+@pytest.mark.long
 def test_kills_and_changed_definitions_under_load(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -4,15 +4,10 @@ from typing import Any
 
 import pytest
 
-from event_token import Flavor
-from producers.copy.chunk import ChunkJob
+from producers.copy.chunk import ChunkConnection, ChunkJob, is_one_condition
 from producers.copy.chunk_reader import ChunkReader
-from producers.copy.chunk_rows import ChunkConnection
-from producers.copy.chunk_sql import is_one_condition
-from producers.copy.throttle import Throttle
-from producers.filters.masks import Mask, MaskKind
-from producers.filters.rules import FilterSettings, Rule, TablePattern
-from producers.options import CopySettings
+from producers.filters.rules import FilterRule, FilterSettings, Mask, MaskKind, TablePattern
+from producers.settings import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import check_copied_log, request, wait_state
@@ -22,6 +17,7 @@ from tests.producers.session.producing import (
     producing,
     read_log,
     server_of,
+    settings_alone,
     settings_of,
     wait_caught_up,
 )
@@ -69,7 +65,7 @@ def test_copied_rows_go_by_the_rules_of_the_stream(
     no_mode = "SET SESSION sql_mode = ''"
     statements(database, *(TABLE.format(name=table) for table in tables.values()))
     statements(database, no_mode, f"INSERT INTO {tables['copied']} VALUES {ROWS}")
-    rule = Rule(
+    rule = FilterRule(
         TablePattern(f"/{name}[.](copied|streamed)/"),
         columns=("id", "mail", "name", "born", "seen", "price", "kind", "raw", "more"),
         where=WHERE,
@@ -122,9 +118,7 @@ def test_rows_that_come_between_the_selects_of_a_chunk_push_none_out(
         f"CREATE TABLE {name}.t (id INT PRIMARY KEY, v INT)",
         f"INSERT INTO {name}.t VALUES {values}",
     )
-    reader = ChunkReader(
-        server_of(mysql_a), Flavor.MYSQL, frozenset(), Throttle(CopySettings(), [])
-    )
+    reader = ChunkReader(settings_alone(mysql_a), server_of(mysql_a))
     read = ChunkConnection.read
     more: list[str] = []
 

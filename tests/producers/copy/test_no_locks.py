@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from producers.copy import chunk_rows
-from producers.copy.chunk_rows import ChunkConnection
-from producers.options import CopySettings
+from producers.copy import chunk as chunk_rows
+from producers.copy.chunk import ChunkConnection
+from producers.settings import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import (

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.filters.rules import FilterRule, FilterSettings, TablePattern
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import start, wait_state
@@ -57,7 +57,7 @@ def test_a_copy_by_another_filter_rule_is_not_built_on(
     with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
         cursor.execute("INSERT INTO t VALUES (1, 10), (2, 20)")
-    rule = Rule(TablePattern(f"{name}.t"), where="v > 10")
+    rule = FilterRule(TablePattern(f"{name}.t"), where="v > 10")
     settings = settings_of(mysql_a, kafka, keyspace)
     filtered = replace(settings, filters=FilterSettings(rules=(rule,)))
     provision(settings.kafka, keyspace, [settings.shard])

@@ -7,9 +7,8 @@ from typing import Self
 from pymysql.cursors import DictCursor
 
 from event_token import Flavor
-from producers.copy.throttle import lag_problems
-from producers.options import CopySettings
-from producers.settings import ShardProducerSettings
+from producers.preflight import shard_findings
+from producers.settings import CopySettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.copy.copying import (
@@ -110,7 +109,10 @@ def test_copy_from_a_replica_and_copy_held_by_its_lag(
 
 def grant_what_is_missing(settings: ShardProducerSettings, *servers: DatabaseFixture) -> None:
     """Run what the preflight says on all the shard's servers."""
-    fixes = {problem.where: problem.fix for problem in lag_problems(settings)}
+    fixes = {
+        problem.where: problem.fix
+        for problem in shard_findings(settings, with_tables=False).problems
+    }
     for database in servers:
         # Not into its binlog: what a replica writes itself parts it from its primary.
         statements(database, "SET sql_log_bin = 0", fixes[server_of(database).name])
@@ -167,7 +169,7 @@ def check_held_by_lag(
         if primary.flavor is Flavor.MARIADB:
             wait_for("the grant is named", lambda: is_noted("GRANT REPLICA MONITOR ON *.*"))
             grant_what_is_missing(settings, primary, replica)
-        assert lag_problems(settings) == []
+        assert shard_findings(settings, with_tables=False).problems == []
         wait_for("the lag holds the copy", lambda: is_noted("s behind, more than 500 ms"))
         statements(replica, f"STOP {REPLICA[replica.flavor]} SQL_THREAD")
         wait_for("stopped replication holds it, too", lambda: is_noted("is stopped"))

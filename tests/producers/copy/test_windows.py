@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 
 from event_token import Flavor, parse_gtid_set
 from producers.copy import chunk_reader, table_copier
-from producers.copy.chunk import ChunkJob
+from producers.copy.chunk import ChunkConnection, ChunkJob
 from producers.copy.chunk_reader import ChunkReader
-from producers.copy.chunk_rows import ChunkConnection
-from producers.copy.throttle import Throttle
-from producers.options import CopySettings
 from tests.database_servers import DatabaseFixture
 from tests.generated import examples
 from tests.producers.copy.window_scene import LogTemplate, Rows, Scene
 from tests.producers.servers.replication import executed, statements
-from tests.producers.session.producing import server_of
+from tests.producers.session.producing import server_of, settings_alone
 from topics.records.vevent import Op
 
 KEYS = st.integers(0, 5)
@@ -188,9 +185,7 @@ def test_high_includes_what_the_select_saw(
         return read(*arguments)
 
     monkeypatch.setattr(ChunkConnection, "read", insert_and_read)
-    reader = ChunkReader(
-        server_of(mysql_a), Flavor.MYSQL, frozenset(), Throttle(CopySettings(), [])
-    )
+    reader = ChunkReader(settings_alone(mysql_a), server_of(mysql_a))
     chunk = reader.read(ChunkJob(name, "t", "", (), (), 10, executed(mysql_a)))
     reader.close()
 
@@ -215,9 +210,7 @@ def test_reader_waits_until_the_server_shows_the_position(
 
         clock = SimpleNamespace(monotonic=time.monotonic, sleep=commit)
         monkeypatch.setattr(chunk_reader, "time", clock)
-        reader = ChunkReader(
-            server_of(mysql_a), Flavor.MYSQL, frozenset(), Throttle(CopySettings(), [])
-        )
+        reader = ChunkReader(settings_alone(mysql_a), server_of(mysql_a))
         chunk = reader.read(ChunkJob(name, "t", "", (), (), 10, gtid))
         reader.close()
 

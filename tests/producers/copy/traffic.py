@@ -40,7 +40,7 @@ class Traffic:
     """Writers that run until stopped. Column `v` gets a different number at each write."""
 
     def __init__(
-        self, database: DatabaseFixture, name: str, *, keys: int, seed: int, pause_s: float = 0.003
+        self, database: DatabaseFixture, name: str, *, keys: int, seed: int, pause_s: float = 0.02
     ) -> None:
         """Create the tables and fill them. `pause_s`: of each writer between transactions."""
         self._pause_s = pause_s

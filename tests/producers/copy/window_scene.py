@@ -13,16 +13,15 @@ from uuid import UUID
 from event_token import Flavor
 from producers.copy.chunk import Chunk, ChunkJob, ChunkRows, Piece
 from producers.copy.definition import read_definition
-from producers.copy.table_copier import TableCopier
-from producers.copy.windows import Window
-from producers.filters.rules import FilterSettings, Rule, TablePattern
-from producers.filters.table_filters import TableFilters
-from producers.options import CopySettings
+from producers.copy.table_copier import TableCopier, Window
+from producers.filters.binding import TableFilters
+from producers.filters.rules import FilterRule, FilterSettings, TablePattern
+from producers.settings import CopySettings
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import check_copied_log, check_no_stale_read, replay_upserts
 from tests.producers.decoder.capture import capture, executed_set, packets_of, run_statements
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, new_decoder
-from tests.producers.session.producing import WrittenLog
+from tests.producers.session.producing import WrittenLog, settings_alone
 from topics.progress.copy_topic import CopyState, TableCopy
 
 # Values that stand nowhere else in a packet, to be patched: (id, v) before and after.
@@ -67,6 +66,7 @@ class LogTemplate:
         self._groups = {"insert": insert, "update": update, "delete": delete, "ddl": ddl}
         # For all scenes: each reads the definition again, because its plan belongs to its decoder.
         self.connection = server.connect()
+        self.settings = settings_alone(server)
         self.uuid = str(UUID(bytes=insert[0][_UUID : _UUID + 16]))
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Scene:
         rules = None
         if kept is not None:
             where = f"v IN ({', '.join(map(str, kept))})"
-            rule = Rule(TablePattern(f"{template.database}.t"), where=where)
+            rule = FilterRule(TablePattern(f"{template.database}.t"), where=where)
             rules = TableFilters(FilterSettings(rules=(rule,)), {})
         self.decoder = new_decoder(
             self.sink, Flavor.MYSQL, template.position, verify_checksum=False, rules=rules
@@ -147,7 +147,7 @@ class Scene:
         for packet in template.head:
             self._feed(packet)
         self._definition = read_definition(
-            template.connection, Flavor.MYSQL, template.database, "t"
+            template.connection, template.settings, template.database, "t"
         )
         copy = TableCopy(template.database, "t", "c", CopyState.COPYING, 0, 0)
         self.copier = TableCopier(copy, self.decoder.copy_writer, CopySettings(chunk_rows_max=2))

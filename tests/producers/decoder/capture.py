@@ -5,7 +5,7 @@ import struct
 from typing import Any
 
 from event_token import Flavor, MysqlGtidSet
-from producers.replication.dump_command import encode_mysql_gtid_set
+from producers.replication.stream import encode_mysql_gtid_set
 from tests.database_servers import DatabaseFixture
 
 # A dump that ends with an EOF packet instead of waiting for more.

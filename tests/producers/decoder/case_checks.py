@@ -9,7 +9,7 @@ from producers import decoder as decoder_package
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.case_files import Case
-from tests.producers.decoder.decoding import catalog_of, decode, types_of
+from tests.producers.decoder.decoding import catalog_of, decode
 from topics.records.event_json import event_to_json_dict
 
 
@@ -19,15 +19,15 @@ def check_case(case: Case, server: DatabaseFixture) -> None:
     before = executed_set(server)
     run_statements(server, database, case.statements)
     stream = capture(server, before)
-    types, catalog = types_of(server, case.typed_columns(database)), catalog_of(server)
+    catalog = catalog_of(server, case.typed_columns(database))
     if isinstance(case.expected, dict):
         with pytest.raises(getattr(decoder_package, case.expected["error"])) as caught:
-            decode(stream, case.flavor, before, hidden_types=types, catalog=catalog)
+            decode(stream, case.flavor, before, catalog=catalog)
         for text in ["shard -80", "transaction ", "binlog.", *case.expected["says"]]:
             assert text.replace("{db}", database) in str(caught.value)
         return
 
-    sink, summary = decode(stream, case.flavor, before, hidden_types=types, catalog=catalog)
+    sink, summary = decode(stream, case.flavor, before, catalog=catalog)
     events = [event_to_json_dict(event) for event in sink.events()]
 
     assert [_shown(got, database) for got in events] == _full(case.expected)

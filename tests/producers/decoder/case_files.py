@@ -20,9 +20,8 @@ from typing import Any, TypeAlias
 
 from databases.server_facts import version_of
 from event_token import Flavor, UsageError
-from producers.preflight.typed_columns import BYTES, TypedColumns
-from shardstream.local.fetching.mariadb_binaries import find_mariadb
-from shardstream.local.fetching.mysql_binaries import find_mysql
+from producers.typed_columns import BYTES, TypedColumns
+from shardstream.local.database_binaries import find_mariadb, find_mysql
 
 CASES = Path(__file__).resolve().parents[2] / "cases"
 SINCE = re.compile(r"^-- since: (\w+) ([\d.]+), \S", re.MULTILINE)
@@ -72,6 +71,7 @@ def version_on_hand(flavor: Flavor) -> Version:
     return version_of(found.version)
 
 
+@cache
 def cases_for(flavor: Flavor, version: Version) -> list[Case]:
     """Every case of a family with what it gives on a version, also where `since` is later."""
     found = []

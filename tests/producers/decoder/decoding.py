@@ -8,14 +8,13 @@ from typing import Any
 from databases.connection import open_connection
 from event_token import Flavor
 from producers.decoder import BatchSummary, Decoder, DecoderOptions
-from producers.preflight.hidden_types import ServerTypes
-from producers.preflight.server_columns import ServerCatalog
-from producers.preflight.typed_columns import TypedColumns
+from producers.servers.server_catalog import ServerCatalog
 from producers.settings import ServerSettings
+from producers.typed_columns import NOTHING_DECLARED, TypedColumns
 from tests.database_servers import DatabaseFixture
 from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
-from topics.kafka.client import RECORD_BYTES_MAX
-from topics.records.record_decoder import RecordDecoder
+from topics.kafka.client import MESSAGE_BYTES_MAX
+from topics.records.event_decoder import EventDecoder
 from topics.records.vevent import VEvent
 
 SHARD = "-80"
@@ -33,6 +32,7 @@ class Message:
     first_callback: object
     on_delivery: object
     timestamp_ms: int
+    headers: object = field(default_factory=list)
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Sink:
         self.messages.append(Message(*arguments))
 
     def events(self) -> list[VEvent]:
-        codec = RecordDecoder(self.schema_ids)
+        codec = EventDecoder(self.schema_ids)
         return [codec.decode(m.value, SHARD, i) for i, m in enumerate(self.messages)]
 
 
@@ -63,24 +63,14 @@ class CountingSink(Sink):
         self.sizes.append(len(value))
 
 
-def types_of(
-    database: DatabaseFixture,
-    typed_columns: TypedColumns,
-    on_notice: Callable[[str], None] = lambda _: None,
-) -> ServerTypes | None:
-    """What columns are declared as, compared with the server as a producer does it; MariaDB."""
-    if database.flavor is not Flavor.MARIADB:
-        return None
-    server = ServerSettings(database.host, database.port, database.user, database.password)
-    return ServerTypes(typed_columns, server, open_connection(server), on_notice)
-
-
 def catalog_of(
-    database: DatabaseFixture, on_notice: Callable[[str], None] = lambda _: None
+    database: DatabaseFixture,
+    declared: TypedColumns = NOTHING_DECLARED,
+    on_notice: Callable[[str], None] = lambda _: None,
 ) -> ServerCatalog:
     """What the server says of its columns, asked as a producer does it."""
     server = ServerSettings(database.host, database.port, database.user, database.password)
-    return ServerCatalog(database.flavor, server, open_connection(server), on_notice)
+    return ServerCatalog(database.flavor, declared, server, open_connection(server), on_notice)
 
 
 def nothing() -> None:
@@ -99,7 +89,7 @@ def new_decoder(sink: Sink, flavor: Flavor, position: str, **changes: Any) -> De
         "last_timestamp_us": 0,
         "last_cell_us": -1,
         "produce": sink.produce,
-        "record_bytes_max": RECORD_BYTES_MAX,
+        "record_bytes_max": MESSAGE_BYTES_MAX,
         "on_full": nothing,
         "schema_id": sink.schema_ids.register,
         "verify_checksum": True,

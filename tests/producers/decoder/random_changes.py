@@ -4,10 +4,10 @@ import random
 from typing import Any
 
 from event_token import Flavor
-from producers.preflight.typed_columns import TypedColumns
+from producers.typed_columns import TypedColumns
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
-from tests.producers.decoder.decoding import decode, types_of
+from tests.producers.decoder.decoding import catalog_of, decode
 from tests.producers.decoder.random_tables import RandomTable
 from topics.records.event_json import event_to_json_dict
 from topics.records.vevent import VEvent
@@ -90,9 +90,9 @@ def check_random_table(database: DatabaseFixture, seed: int) -> None:
     before = executed_set(database)
     change_at_random(database, name, table, alters=True)
     typed = TypedColumns({f"{name}.t.{column}": kind for column, kind in table.hidden.items()})
-    types = types_of(database, typed)
+    catalog = catalog_of(database, typed)
     stream = capture(database, before)
-    sink, summary = decode(stream, database.flavor, before, hidden_types=types)
+    sink, summary = decode(stream, database.flavor, before, catalog=catalog)
     rows = _replayed([e for e in sink.events() if e.shape is not None], table)
     expected = _selected(database, name, table)
 

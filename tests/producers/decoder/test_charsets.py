@@ -2,8 +2,7 @@
 
 import pytest
 
-from producers.decoder.values.charset import decode_text
-from producers.decoder.values.legacy_charsets import UnmappedText
+from producers.decoder.values.charset import UnmappedText, decode_text
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import decode

@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from producers.decoder.events.checksum import Checksum
+from producers.decoder.events.format_event import Checksum
 
 
 @pytest.mark.parametrize("by_table", [True, False])

@@ -6,16 +6,12 @@ import pytest
 
 from event_token.errors import UsageError
 from producers.decoder import HiddenType, NoKeyspaceId, RuleBroken
-from producers.filters.masks import Mask, MaskKind
-from producers.filters.rules import FilterSettings, Rule, TablePattern
-from producers.filters.sharding_columns import sharding_columns
-from producers.filters.table_filters import TableFilters
-from producers.preflight.hidden_types import ServerTypes
-from producers.preflight.typed_columns import NOTHING_DECLARED, TypedColumns
-from producers.settings import ServerSettings
+from producers.filters.binding import TableFilters, sharding_columns
+from producers.filters.rules import FilterRule, FilterSettings, Mask, MaskKind, TablePattern
+from producers.typed_columns import NOTHING_DECLARED, TypedColumns
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
-from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder, types_of
+from tests.producers.decoder.decoding import ALL_ROWS, Sink, catalog_of, decode, new_decoder
 from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import vindex_named
 
@@ -34,11 +30,11 @@ def filtered(server: DatabaseFixture, **rule: object) -> Sink:
     """The rows of TABLE under a rule."""
     name, before = server.new_database(), executed_set(server)
     run_statements(server, name, (TABLE, ROWS))
-    rules = (Rule(TablePattern(f"{name}.t"), **rule),)  # type: ignore[arg-type]
+    rules = (FilterRule(TablePattern(f"{name}.t"), **rule),)  # type: ignore[arg-type]
     filters = TableFilters(FilterSettings(rules=rules, hmac_key=KEY), {})
-    types = types_of(server, declared(name))
+    catalog = catalog_of(server, declared(name))
     stream = capture(server, before)
-    return decode(stream, server.flavor, before, rules=filters, hidden_types=types)[0]
+    return decode(stream, server.flavor, before, rules=filters, catalog=catalog)[0]
 
 
 def test_rules_see_text_and_compare_none(mariadb_a: DatabaseFixture) -> None:
@@ -65,11 +61,11 @@ def test_keyspace_ids_are_made_of_the_text(mariadb_a: DatabaseFixture, vindex: s
     """A UUID shards by the text that a SELECT shows; a vindex of numbers does not take it."""
     name, before = mariadb_a.new_database(), executed_set(mariadb_a)
     run_statements(mariadb_a, name, (TABLE, ROWS))
-    stream, types = capture(mariadb_a, before), types_of(mariadb_a, declared(name))
+    stream, catalog = capture(mariadb_a, before), catalog_of(mariadb_a, declared(name))
 
     def ids(chosen: str) -> list[bytes | None]:
         vindexes = sharding_columns([TableVindex(name, "t", ("u",), chosen)])
-        sink, _ = decode(stream, mariadb_a.flavor, before, vindexes=vindexes, hidden_types=types)
+        sink, _ = decode(stream, mariadb_a.flavor, before, vindexes=vindexes, catalog=catalog)
         return [event.keyspace_id_after for event in sink.events()[1:]]
 
     assert ids(vindex) == [vindex_named(vindex).keyspace_id(text) for text in (OLD, NEW)]
@@ -93,7 +89,7 @@ def test_a_statement_that_breaks_a_declaration_stops(
     place = f"{name}.t.b"
     typed = TypedColumns({place: declared_as}) if declared_as else NOTHING_DECLARED
     sink = Sink()
-    decoder = new_decoder(sink, mariadb_a.flavor, before, hidden_types=types_of(mariadb_a, typed))
+    decoder = new_decoder(sink, mariadb_a.flavor, before, catalog=catalog_of(mariadb_a, typed))
     raw = OLD.replace("-", "")
     insert = f"INSERT INTO t VALUES (x'{raw}')"
     run_statements(mariadb_a, name, (f"CREATE TABLE t(b {first})", insert))
@@ -120,8 +116,8 @@ def test_what_is_gone_is_said(mariadb_a: DatabaseFixture, end: str) -> None:
     notices: list[str] = []
 
     def logged(typed: TypedColumns) -> list[object]:
-        types = types_of(mariadb_a, typed, notices.append)
-        sink, _ = decode(stream, mariadb_a.flavor, before, hidden_types=types)
+        catalog = catalog_of(mariadb_a, typed, notices.append)
+        sink, _ = decode(stream, mariadb_a.flavor, before, catalog=catalog)
         return [event.after["u"] for event in sink.events() if event.after is not None]
 
     if end.startswith("DROP"):
@@ -130,27 +126,6 @@ def test_what_is_gone_is_said(mariadb_a: DatabaseFixture, end: str) -> None:
     as_bytes = [bytes.fromhex(text.replace("-", "")) for text in (OLD, NEW)]
     assert logged(NOTHING_DECLARED) == as_bytes
     assert [f"{name}.t.u, {name}.t.a: dropped from" in notice for notice in notices] == [True]
-
-
-def test_what_may_not_be_seen_is_not_taken_for_binary(mariadb_a: DatabaseFixture) -> None:
-    """Without SELECT the server shows no column: BINARY must be declared, or the grant be made."""
-    name, before = mariadb_a.new_database(), executed_set(mariadb_a)
-    run_statements(mariadb_a, name, ("CREATE TABLE t(b BINARY(16), c BINARY(8))",))
-    run_statements(mariadb_a, name, ("INSERT INTO t VALUES ('x', 'y')",))
-    stream = capture(mariadb_a, before)
-    run_statements(mariadb_a, name, ("CREATE OR REPLACE USER unseeing@'127.0.0.1'",))
-    account = ServerSettings(mariadb_a.host, mariadb_a.port, "unseeing", "")
-    asking = mariadb_a.connect(user="unseeing")
-
-    def logged(typed: TypedColumns) -> Sink:
-        types = ServerTypes(typed, account, asking, lambda _: None)
-        return decode(stream, mariadb_a.flavor, before, hidden_types=types)[0]
-
-    with pytest.raises(HiddenType, match=rf"column {name}\.t\.b is not visible without the SELECT"):
-        logged(NOTHING_DECLARED)
-    rows = [e.after for e in logged(TypedColumns({f"{name}.t.b": "bytes"})).events()[1:]]
-    assert rows == [{"b": b"x" + bytes(15), "c": b"y" + bytes(7)}]
-    asking.close()
 
 
 def test_declarations_by_expression() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from event_token import EventToken, Flavor, parse_gtid_set
 from producers.decoder import UnsupportedEvent, WriteAfterEnd
+from producers.filters.binding import TableFilters
 from producers.filters.rules import FilterSettings, TablePattern
-from producers.filters.table_filters import TableFilters
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import ALL_ROWS, SHARD, Sink, decode, new_decoder
@@ -21,19 +21,23 @@ TABLES = (
     "DROP DATABASE IF EXISTS _shardstream",
     "CREATE DATABASE _shardstream",
     (
-        "CREATE TABLE _shardstream.journal(reshard_id VARCHAR(64) PRIMARY KEY, kind VARCHAR(16),"
-        " sources TEXT, targets TEXT, hop_time_us BIGINT NULL)"
+        "CREATE TABLE _shardstream.journal(reshard_id VARCHAR(64), kind VARCHAR(16),"
+        " sources TEXT, targets TEXT, hop_time_us BIGINT NULL, keyspace VARCHAR(128),"
+        " PRIMARY KEY(keyspace, reshard_id))"
     ),
     (
         "CREATE TABLE _shardstream.role(reshard_id VARCHAR(64), shard VARCHAR(128),"
-        " role VARCHAR(16), PRIMARY KEY(reshard_id, shard))"
+        " role VARCHAR(16), keyspace VARCHAR(128), PRIMARY KEY(keyspace, reshard_id, shard))"
     ),
     (
         "CREATE TABLE _shardstream.checkpoint(reshard_id VARCHAR(64), source_shard VARCHAR(128),"
         " seq BIGINT, position LONGTEXT, timestamp_us BIGINT, token TEXT,"
         " PRIMARY KEY(reshard_id, source_shard))"
     ),
-    "CREATE TABLE _shardstream.heartbeat(shard VARCHAR(128) PRIMARY KEY, at_us BIGINT)",
+    (
+        "CREATE TABLE _shardstream.heartbeat(shard VARCHAR(128), at_us BIGINT,"
+        " at_min_us BIGINT, at_max_us BIGINT, keyspace VARCHAR(128), PRIMARY KEY(keyspace, shard))"
+    ),
     "CREATE TABLE t(id INT PRIMARY KEY)",
 )
 HOP_US = 4_000_000_000_000_000
@@ -69,7 +73,7 @@ def journal(kind: str, reshard_id: str = "r1", hop: str = "NULL") -> str:
     sources, targets = ('["-80"]', '["-40", "40-80"]')
     if kind == "BEGIN":
         sources, targets = targets, sources
-    return f"('{reshard_id}', '{kind}', '{sources}', '{targets}', {hop})"
+    return f"('{reshard_id}', '{kind}', '{sources}', '{targets}', {hop}, 'ks')"
 
 
 def token(shard: str, number: int) -> EventToken:
@@ -242,9 +246,11 @@ def test_checkpoints_stamp_the_origin(stream: Stream) -> None:
 def test_other_rows_of_the_database_are_not_logged(stream: Stream) -> None:
     """Roles, heartbeats, deletes: no record, but position and heartbeat time move."""
     flavor, before, packets = stream(
-        "INSERT INTO _shardstream.role VALUES ('r1', '-80', 'source')",
-        f"INSERT INTO _shardstream.heartbeat VALUES ('{SHARD}', 5), ('80-', 900)",
-        f"UPDATE _shardstream.heartbeat SET at_us = 7 WHERE shard = '{SHARD}'",
+        "INSERT INTO _shardstream.role VALUES ('r1', '-80', 'source', 'ks')",
+        f"INSERT INTO _shardstream.heartbeat VALUES ('{SHARD}', 5, 3, 7, 'ks'), "
+        f"('80-', 900, 1, 999, 'ks'), ('{SHARD}', 900, 1, 999, 'another')",
+        f"UPDATE _shardstream.heartbeat SET at_us = 7, at_min_us = NULL "
+        f"WHERE shard = '{SHARD}' AND keyspace = 'ks'",
         "DELETE FROM _shardstream.heartbeat",
     )
     sink = Sink()
@@ -258,12 +264,27 @@ def test_other_rows_of_the_database_are_not_logged(stream: Stream) -> None:
     assert summary.position != before
 
 
+def test_rows_that_are_not_read_need_no_names(stream: Stream) -> None:
+    """Each reshard writes a role, also on servers whose table maps have no names of columns."""
+    flavor, before, packets = stream(
+        "SET GLOBAL binlog_row_metadata = MINIMAL",
+        "INSERT INTO _shardstream.role VALUES ('r1', '-80', 'source', 'ks')",
+        "SET GLOBAL binlog_row_metadata = FULL",
+    )
+    sink = Sink()
+    decoder = new_decoder(sink, flavor, before)
+    decoder.feed(packets, 0, len(packets), ALL_ROWS)
+
+    assert sink.messages == []
+    assert decoder.take_batch().position != before
+
+
 def test_what_follows_a_heartbeat_row_is_no_earlier(stream: Stream) -> None:
     """END and rows right behind the row are not older than it, on a primary as on a replica."""
     late_us = time.time_ns() // 1000 + 30_000_000
     flavor, before, packets = stream(
         "INSERT INTO t VALUES (1)",
-        f"INSERT INTO _shardstream.heartbeat VALUES ('{SHARD}', {late_us})",
+        f"INSERT INTO _shardstream.heartbeat VALUES ('{SHARD}', {late_us}, NULL, NULL, 'ks')",
         INSERT + journal("END"),
     )
 
@@ -282,9 +303,12 @@ def test_what_follows_a_heartbeat_row_is_no_earlier(stream: Stream) -> None:
         (("BEGIN", INSERT + journal("CANCELLED"), "INSERT INTO t VALUES (1)", "COMMIT"), "its own"),
         ((INSERT + journal("END") + ", " + journal("END", "r2"),), "its own"),
         ((INSERT + journal("BEGIN"),), "hop time"),
-        ((INSERT + "('r1', 'END', '[\"80-\"]', '[\"80-c0\", \"c0-\"]', NULL)",), "not for this"),
+        (
+            (INSERT + "('r1', 'END', '[\"80-\"]', '[\"80-c0\", \"c0-\"]', NULL, 'ks')",),
+            "not for this",
+        ),
         ((INSERT + journal("OPEN"),), "of the kind 'OPEN'"),
-        ((INSERT + "('r1', 'END', '\"-80\"', '[]', NULL)",), "not a list"),
+        ((INSERT + "('r1', 'END', '\"-80\"', '[]', NULL, 'ks')",), "not a list"),
         (("REPLACE INTO _shardstream.checkpoint VALUES ('r', '-', 1, 'p', 1, 'x')",), "token"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 
 from event_token.errors import UsageError
 from producers.decoder import NoKeyspaceId
-from producers.filters.sharding_columns import sharding_columns
+from producers.filters.binding import sharding_columns
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import Sink, decode

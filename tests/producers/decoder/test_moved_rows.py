@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from producers.decoder import StatementInRowStream
-from producers.decoder.events.statements import altered_tables, moves_rows
+from producers.decoder.events.statements import Definition, Statement
+from producers.filters.binding import TableFilters
 from producers.filters.rules import FilterSettings, TablePattern
-from producers.filters.table_filters import TableFilters
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import decode
@@ -73,11 +73,13 @@ def test_an_imported_tablespace_stops_the_shard(database: DatabaseFixture) -> No
         ("ALTER TABLE t COMMENT 'IMPORT TABLESPACE'", False),
         ("ALTER TABLE t ADD `exchange partition` INT", False),
         ("CREATE TABLE t (id INT) TABLESPACE x", False),
+        ("ALTER TABLE shop.import PARTITION BY HASH (id) PARTITIONS 4", False),
+        ("ALTER TABLE t ADD COLUMN c INT AFTER discard PARTITION BY HASH (id)", False),
     ],
 )
 def test_definitions_that_move_rows(text: str, moves: bool) -> None:
     """A19: they are known by their own words."""
-    assert moves_rows(text.encode(), 0) is moves
+    assert Definition(Statement(text.encode()), "").moves_rows() is moves
 
 
 def test_names_in_definitions() -> None:
@@ -86,4 +88,7 @@ def test_names_in_definitions() -> None:
         "ALTER TABLE IF EXISTS `a``b` . `c.d` EXCHANGE PARTITION x WITH TABLE ü COMMENT 'TABLE e'"
     )
 
-    assert altered_tables(text.encode(), "here") == [("a`b", "c.d"), ("here", "ü")]
+    assert Definition(Statement(text.encode()), "here").names_after_table() == [
+        ("a`b", "c.d"),
+        ("here", "ü"),
+    ]

@@ -1,13 +1,15 @@
-"""Events that stop the shard by their name, and rows of 100 MB."""
+"""Events that stop the shard by their name, rows of 100 MB, and rows in parts."""
 
+import random
 import re
 import struct
+from dataclasses import replace
 
 import pytest
 
 from event_token import Flavor, parse_gtid_set
-from producers.decoder import RecordTooLarge, StatementInRowStream, UnsupportedEvent
-from producers.decoder.events.event_types import REFUSED, STATEMENTS
+from producers.decoder import RecordTooLarge, UnsupportedEvent
+from producers.decoder.events.event_types import REFUSED
 from producers.decoder.tables.column_types import (
     BLOB,
     ENUM,
@@ -22,22 +24,22 @@ from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.binlog_events import event
 from tests.producers.decoder.capture import capture, executed_set, packets_of, run_statements
 from tests.producers.decoder.decoding import ALL_ROWS, CountingSink, decode, new_decoder
+from topics.kafka.record_parts import MESSAGE_OVERHEAD_BYTES, PartJoiner, part_of
 
 ROW_BYTES = 100_000_000
 # The server's limit for one statement's values, and of the dump's packets.
 PACKET_BYTES_MAX = 1024 * 1024 * 1024
 
 
-@pytest.mark.parametrize("kind", sorted({**REFUSED, **STATEMENTS}))
+@pytest.mark.parametrize("kind", sorted(REFUSED))
 def test_refused_by_name(mysql_a: DatabaseFixture, kind: int) -> None:
-    """INCIDENT, START_ENCRYPTION, statement events: the message has the name and the fix."""
+    """INCIDENT, START_ENCRYPTION: the message has the name and the fix."""
     before = executed_set(mysql_a)
     run_statements(mysql_a, mysql_a.new_database(), ("CREATE TABLE t(id INT PRIMARY KEY)",))
     start = b"".join(packets_of(capture(mysql_a, before)))
-    kind_of_error = UnsupportedEvent if kind in REFUSED else StatementInRowStream
-    name = {**REFUSED, **STATEMENTS}[kind].split(":")[0].split(",")[0]
+    name = REFUSED[kind].split(":")[0]
 
-    with pytest.raises(kind_of_error, match=name) as caught:
+    with pytest.raises(UnsupportedEvent, match=name) as caught:
         decode(start + event(kind, struct.pack("<H", 1) + bytes(40)), Flavor.MYSQL, before)
     assert "shard -80" in str(caught.value)
     assert "binlog." in str(caught.value)
@@ -82,9 +84,9 @@ def test_a_change_beyond_a_kafka_record_is_named(database: DatabaseFixture) -> N
     decode(capture(database, before), database.flavor, before, record_bytes_max=1_000)
     run_statements(database, name, (update,))
 
-    with pytest.raises(RecordTooLarge, match="Kafka takes at most 1000") as caught:
+    with pytest.raises(RecordTooLarge, match="at most 1000 are written") as caught:
         decode(capture(database, before), database.flavor, before, record_bytes_max=1_000)
-    assert f"a change of {name}.t" in str(caught.value)
+    assert f"a change of {name}.t (id=1)" in str(caught.value)
     named = re.search(r"in transaction ([^,]+), binlog", str(caught.value))
     assert named is not None
     assert parse_gtid_set(executed_set(database), database.flavor).contains_gtid(named[1])
@@ -117,3 +119,34 @@ def test_rows_of_100_megabytes(database: DatabaseFixture) -> None:
 
     assert summary.position == executed_set(database)
     assert [size // ROW_BYTES for size in sink.sizes] == [0, 1, 0, 0]
+
+
+def test_records_that_do_not_fit_a_message_go_in_parts(database: DatabaseFixture) -> None:
+    """Their parts have key and time of the record and say who they are; others go as ever."""
+    name = database.new_database()
+    before = executed_set(database)
+    texts = ["", "x" * 3000, random.Random(1).randbytes(4000).hex(), "small"]
+    table = "CREATE TABLE t(id INT PRIMARY KEY, v TEXT)"
+    inserts = [f"INSERT INTO t VALUES ({i}, '{text}')" for i, text in enumerate(texts)]
+    run_statements(database, name, (table, *inserts))
+    stream = capture(database, before)
+    whole, _ = decode(stream, database.flavor, before)
+    cut, summary = decode(stream, database.flavor, before, message_bytes_max=2_000)
+
+    joiner = PartJoiner("log", 1_000_000)
+    joined = []
+    for offset, message in enumerate(cut.messages):
+        part = part_of(message.headers, "log")
+        if part is None:
+            joiner.check_closed(offset)
+            joined.append(message)
+            continue
+        assert len(message.value) + len(message.key) + MESSAGE_OVERHEAD_BYTES <= 2_000
+        value = joiner.add(part, offset, message.key, message.value)
+        if value is not None:
+            joined.append(replace(message, value=value))
+    assert [(m.value, m.key, m.timestamp_ms) for m in joined] == [
+        (m.value, m.key, m.timestamp_ms) for m in whole.messages
+    ]
+    assert [seq for seq, _ in summary.in_parts] == [3, 4]
+    assert summary.last_seq + sum(n - 1 for _, n in summary.in_parts) == len(cut.messages)

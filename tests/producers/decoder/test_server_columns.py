@@ -5,12 +5,11 @@ import re
 import pytest
 
 from producers.decoder import HiddenType, NoKeyspaceId, RuleBroken, UnsupportedColumn
-from producers.filters.rules import FilterSettings, Rule, TablePattern
-from producers.filters.sharding_columns import sharding_columns
-from producers.filters.start_check import rule_problems
-from producers.filters.table_filters import TableFilters
-from producers.preflight.server_columns import ServerCatalog
+from producers.filters.binding import TableFilters, sharding_columns
+from producers.filters.rules import FilterRule, FilterSettings, TablePattern
+from producers.servers.server_catalog import ServerCatalog, rule_problems
 from producers.settings import ServerSettings, ShardProducerSettings
+from producers.typed_columns import NOTHING_DECLARED
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import (
@@ -41,7 +40,7 @@ def test_rules_do_not_see_them(mariadb_a: DatabaseFixture) -> None:
     stream = capture(mariadb_a, before)
 
     def filtered(**rule: object) -> Sink:
-        rules = (Rule(TablePattern(f"{name}.t"), **rule),)  # type: ignore[arg-type]
+        rules = (FilterRule(TablePattern(f"{name}.t"), **rule),)  # type: ignore[arg-type]
         filters = TableFilters(FilterSettings(rules=rules), {})
         catalog = catalog_of(mariadb_a)
         return decode(stream, mariadb_a.flavor, before, rules=filters, catalog=catalog)[0]
@@ -70,7 +69,7 @@ def test_what_the_catalog_does_not_have_is_said(
     name, before = mariadb_a.new_database(), executed_set(mariadb_a)
     run_statements(mariadb_a, name, (TABLE, ROWS, *then.split("; ")))
     notices: list[str] = []
-    catalog = catalog_of(mariadb_a, notices.append)
+    catalog = catalog_of(mariadb_a, on_notice=notices.append)
     sink, _ = decode(capture(mariadb_a, before), mariadb_a.flavor, before, catalog=catalog)
 
     assert [{"id": row["id"], "a": row["a"]} for row in images(sink) if row] == [
@@ -113,7 +112,7 @@ def test_what_may_not_be_seen_stops(mariadb_a: DatabaseFixture) -> None:
     run_statements(mariadb_a, name, ("CREATE OR REPLACE USER unseeing@'127.0.0.1'",))
     account = ServerSettings(mariadb_a.host, mariadb_a.port, "unseeing", "")
     with mariadb_a.connect(user="unseeing") as asking:
-        catalog = ServerCatalog(mariadb_a.flavor, account, asking, lambda _: None)
+        catalog = ServerCatalog(mariadb_a.flavor, NOTHING_DECLARED, account, asking, lambda _: None)
         with pytest.raises(HiddenType, match=rf"{name}\.t .* SELECT .* on {name}"):
             decode(stream, mariadb_a.flavor, before, catalog=catalog)
 
@@ -126,7 +125,7 @@ def test_rules_and_vindexes_over_generated_columns_are_refused(mariadb_a: Databa
     name, before = mariadb_a.new_database(), executed_set(mariadb_a)
     run_statements(mariadb_a, name, (GENERATED, "INSERT INTO t(id, a) VALUES (1, 2)"))
     stream = capture(mariadb_a, before)
-    filters = FilterSettings(rules=(Rule(TablePattern(f"{name}.t"), where="g = 3"),))
+    filters = FilterSettings(rules=(FilterRule(TablePattern(f"{name}.t"), where="g = 3"),))
     settings = ShardProducerSettings(
         keyspace="commerce",
         shard="-",

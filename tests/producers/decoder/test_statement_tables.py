@@ -2,8 +2,8 @@
 
 import pytest
 
-from producers.decoder.events.statement_tables import named_tables
-from producers.decoder.events.statements import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
+from databases.statements import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
+from producers.decoder.events.statements import Definition, Statement
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,14 @@ from producers.decoder.events.statements import ANSI_QUOTES, NO_BACKSLASH_ESCAPE
         ("ALTER DATABASE hr CHARACTER SET utf8mb4", ""),
         ("OPTIMIZE TABLE t", ""),
         ("INSTALL PLUGIN p SONAME 'p.so'", ""),
+        ("SET STATEMENT x = 1 FOR DROP TABLE t", "shop.t"),
         ("CREATE", ""),
         ("", ""),
     ],
 )
 def test_named_tables(statement: str, named: str) -> None:
     """A18: only what is certain is named; nothing means that the statement is logged."""
-    found = named_tables(statement.encode(), "shop", 0)
+    found = Definition(Statement(statement.encode()), "shop").names()
 
     assert " ".join(f"{database}.{table}" for database, table in found) == named
 
@@ -54,9 +55,9 @@ def test_named_tables(statement: str, named: str) -> None:
 def test_names_depend_on_the_sql_mode() -> None:
     """A18: double quotes hold a name or a text, and a backslash ends a text or does not."""
     quoted = b'DROP TABLE "hr"."t"'
-    assert named_tables(quoted, "shop", 0) == []
-    assert named_tables(quoted, "shop", ANSI_QUOTES) == [("hr", "t")]
+    assert Definition(Statement(quoted), "shop").names() == []
+    assert Definition(Statement(quoted, ANSI_QUOTES), "shop").names() == [("hr", "t")]
     text = rb"ALTER TABLE t COMMENT 'x\', RENAME TO hr.t, COMMENT 'y'"
-    assert named_tables(text, "shop", 0) == [("shop", "t")]
-    assert named_tables(text, "shop", NO_BACKSLASH_ESCAPES) == []
-    assert named_tables(b"DROP TABLE t", "", 0) == []
+    assert Definition(Statement(text), "shop").names() == [("shop", "t")]
+    assert Definition(Statement(text, NO_BACKSLASH_ESCAPES), "shop").names() == []
+    assert Definition(Statement(b"DROP TABLE t"), "").names() == []

@@ -2,16 +2,10 @@
 
 import pytest
 
+from databases.statements import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
 from event_token import Flavor
 from producers.decoder import UnloggedCascade
-from producers.decoder.events.statements import (
-    ANSI_QUOTES,
-    NO_BACKSLASH_ESCAPES,
-    Statement,
-    classify,
-    declares_cascade,
-    definition_kind,
-)
+from producers.decoder.events.statements import Definition, Statement, StatementKind
 from producers.decoder.values.charset import charset_of, readable_text
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
@@ -40,7 +34,7 @@ CASCADE = "ALTER TABLE c ADD FOREIGN KEY (p) REFERENCES p(id) ON /* rows go */ D
 )
 def test_tables_filled_by_a_statement_are_changes(text: str, mode: int) -> None:
     """Each way to fill a table while it is made, wherever its quotes end."""
-    assert classify(text.encode(), mode) == Statement.CHANGE
+    assert Statement(text.encode(), mode).kind == StatementKind.CHANGE
 
 
 @pytest.mark.parametrize(
@@ -60,13 +54,13 @@ def test_tables_filled_by_a_statement_are_changes(text: str, mode: int) -> None:
 )
 def test_definitions_that_only_speak_of_rows(text: str, mode: int) -> None:
     """Programs, views, partitions and names are definitions."""
-    assert classify(text.encode(), mode) == Statement.DDL
+    assert Statement(text.encode(), mode).kind == StatementKind.DDL
 
 
 def test_a_quote_without_an_end_is_not_judged() -> None:
     """Where the quotes of CREATE TABLE do not fit its SQL mode, its words are not believed."""
     text = rb"CREATE TABLE t (a CHAR(9) DEFAULT 'c:\') COMMENT 'SELECT'"
-    assert classify(text, 0) == Statement.UNKNOWN
+    assert Statement(text, 0).kind == StatementKind.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -84,7 +78,7 @@ def test_a_quote_without_an_end_is_not_judged() -> None:
 )
 def test_foreign_keys_that_change_rows(text: str, cascades: bool) -> None:
     """A statement is known to declare one by its own words."""
-    assert declares_cascade(text.encode(), 0) is cascades
+    assert Definition(Statement(text.encode()), "").declares_cascade() is cascades
 
 
 def test_a_cascade_declared_while_the_stream_runs_stops_it(mariadb_a: DatabaseFixture) -> None:
@@ -122,7 +116,7 @@ def test_a_cascade_declared_while_the_stream_runs_stops_it(mariadb_a: DatabaseFi
 )
 def test_statements_about_accounts(text: str) -> None:
     """A18: what may hold a password is known by its words, wherever they are."""
-    assert classify(text.encode()) == Statement.ACCOUNT
+    assert Statement(text.encode()).kind == StatementKind.ACCOUNT
 
 
 @pytest.mark.parametrize(
@@ -139,7 +133,7 @@ def test_statements_about_accounts(text: str) -> None:
 )
 def test_tables_called_like_accounts(text: str) -> None:
     """A18: a table named user or role is a table."""
-    assert classify(text.encode()) == Statement.DDL
+    assert Statement(text.encode()).kind == StatementKind.DDL
 
 
 @pytest.mark.parametrize(
@@ -155,7 +149,7 @@ def test_tables_called_like_accounts(text: str) -> None:
 )
 def test_the_kind_of_a_definition_has_reserved_words_alone(text: str, kind: str) -> None:
     """What operators are shown holds no name, comment, default or setting."""
-    assert definition_kind(text.encode(), 0) == kind
+    assert Definition(Statement(text.encode()), "").kind() == kind
 
 
 ODD_STATEMENTS = (

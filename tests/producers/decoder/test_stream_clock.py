@@ -1,6 +1,6 @@
 """Times of a shard's log, without a server: never back, never far ahead of the producer's clock."""
 
-from producers.decoder.stream.stream_clock import StreamClock
+from producers.decoder.stream.transaction import StreamClock
 
 NOW_US = 1_000_000
 AHEAD_US = 100

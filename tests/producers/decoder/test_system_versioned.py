@@ -2,17 +2,13 @@
 
 import pytest
 
-from databases.connection import open_connection
-from producers.decoder import HiddenType, RuleBroken
-from producers.filters.masks import Mask, MaskKind
-from producers.filters.rules import FilterSettings, Rule, TablePattern
-from producers.filters.table_filters import TableFilters
-from producers.preflight.hidden_types import ServerTypes
-from producers.preflight.typed_columns import NOTHING_DECLARED
-from producers.settings import ServerSettings
+from producers.decoder import RuleBroken
+from producers.filters.binding import TableFilters
+from producers.filters.rules import FilterRule, FilterSettings, Mask, MaskKind, TablePattern
+from producers.typed_columns import NOTHING_DECLARED
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
-from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder, types_of
+from tests.producers.decoder.decoding import ALL_ROWS, Sink, catalog_of, decode, new_decoder
 from tests.spark_consumers.versioned_tables import changes_since, check_present_rows
 
 EXPLICIT = (
@@ -33,12 +29,12 @@ def logged(server: DatabaseFixture, *statements: str, **rule: object) -> Sink:
     """The log of statements, read when all of them have been executed."""
     name, before = server.new_database(), executed_set(server)
     run_statements(server, name, statements)
-    rules = (Rule(TablePattern(f"{name}.t"), **rule),) if rule else ()  # type: ignore[arg-type]
+    rules = (FilterRule(TablePattern(f"{name}.t"), **rule),) if rule else ()  # type: ignore[arg-type]
     filters = TableFilters(FilterSettings(rules=rules, hmac_key=b"k" * 32), {})
     notices: list[str] = []
-    types = types_of(server, NOTHING_DECLARED, notices.append)
+    catalog = catalog_of(server, NOTHING_DECLARED, notices.append)
     stream = capture(server, before)
-    sink, _ = decode(stream, server.flavor, before, rules=filters, hidden_types=types)
+    sink, _ = decode(stream, server.flavor, before, rules=filters, catalog=catalog)
     sink.notices[:] = notices
     return sink
 
@@ -82,8 +78,8 @@ def test_versioning_that_comes_without_a_new_table_map_is_seen(mariadb_a: Databa
     """A key that had the column before the ALTER has the same table map after it."""
     name, before = mariadb_a.new_database(), executed_set(mariadb_a)
     sink = Sink()
-    types = types_of(mariadb_a, NOTHING_DECLARED)
-    decoder = new_decoder(sink, mariadb_a.flavor, before, hidden_types=types)
+    catalog = catalog_of(mariadb_a, NOTHING_DECLARED)
+    decoder = new_decoder(sink, mariadb_a.flavor, before, catalog=catalog)
     table = (
         "CREATE TABLE t(id INT, s TIMESTAMP(6) NOT NULL DEFAULT NOW(6), "
         "e TIMESTAMP(6) NOT NULL DEFAULT NOW(6), PRIMARY KEY(id, e))"
@@ -139,18 +135,3 @@ def test_a_filter_rule_may_not_hide_the_column(
     """Without it nobody could tell present rows from history."""
     with pytest.raises(RuleBroken, match=r"column row_end is .*in the primary key"):
         logged(mariadb_a, *IMPLICIT, **rule)
-
-
-def test_an_account_that_cannot_see_the_table_is_named_a_grant(mariadb_a: DatabaseFixture) -> None:
-    """Nothing tells then whether the table is versioned, so its first row stops the shard."""
-    name, before = mariadb_a.new_database(), executed_set(mariadb_a)
-    run_statements(mariadb_a, name, EXPLICIT)
-    with mariadb_a.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE USER blind_{name} IDENTIFIED BY 'x'")
-        cursor.execute(f"GRANT REPLICATION SLAVE ON *.* TO blind_{name}")
-    server = ServerSettings(mariadb_a.host, mariadb_a.port, f"blind_{name}", "x")
-    types = ServerTypes(NOTHING_DECLARED, server, open_connection(server), lambda _: None)
-    stream = capture(mariadb_a, before)
-
-    with pytest.raises(HiddenType, match=f"GRANT SELECT ON {name}"):
-        decode(stream, mariadb_a.flavor, before, hidden_types=types)

@@ -3,7 +3,7 @@
 import pytest
 
 from event_token import Flavor
-from producers.decoder.stream.stream_clock import StreamClock
+from producers.decoder.stream.transaction import StreamClock
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import ALL_ROWS, Sink, decode, new_decoder

@@ -6,7 +6,7 @@ One test holds it against servers of both families, another compares the rules w
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from producers.filters.source_column import SourceColumn
+from producers.filters.where import SourceColumn
 from topics.records.table_shape import Column, ValueKind
 
 BIG = 18446744073709551615

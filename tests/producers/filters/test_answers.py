@@ -2,9 +2,8 @@
 
 import pytest
 
-from producers.filters.errors import RuleError
-from producers.filters.source_column import SourceColumn
-from producers.filters.where import compile_where
+from producers.filters.conditions import RuleError
+from producers.filters.where import SourceColumn, compile_where
 from producers.filters.where_syntax import parse_where
 from tests.producers.filters.answers import ALL, Answers
 from topics.records.table_shape import Column, ValueKind

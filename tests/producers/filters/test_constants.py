@@ -3,9 +3,13 @@
 import pytest
 
 from event_token.errors import UsageError
-from producers.filters.collations import BY_NAME, collation_name, collation_number
-from producers.filters.source_column import SourceColumn
-from producers.filters.where import compile_where
+from producers.filters.where import (
+    BY_NAME,
+    SourceColumn,
+    collation_name,
+    collation_number,
+    compile_where,
+)
 from producers.filters.where_syntax import parse_where
 from topics.records.table_shape import Column, ValueKind
 

@@ -6,8 +6,7 @@ import pytest
 
 from databases.errors import ServerRefused
 from producers.decoder import RuleBroken
-from producers.filters.masks import Mask, MaskKind
-from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.filters.rules import FilterRule, FilterSettings, Mask, MaskKind, TablePattern
 from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
@@ -39,7 +38,7 @@ def filters_of(name: str, **changes: object) -> FilterSettings:
         "masks": {"mail": Mask(MaskKind.DROP)},
         **changes,
     }
-    return FilterSettings(rules=(Rule(TablePattern(f"{name}.people"), **rule),))  # type: ignore[arg-type]
+    return FilterSettings(rules=(FilterRule(TablePattern(f"{name}.people"), **rule),))  # type: ignore[arg-type]
 
 
 def refusal(settings: ShardProducerSettings) -> str:
@@ -154,7 +153,7 @@ def test_rules_of_system_versioned_tables_are_checked_at_start(
 
     def filters(*columns: str) -> FilterSettings:
         table = TablePattern(f"{name}.t")
-        return FilterSettings(include=(table,), rules=(Rule(table, columns=columns),))
+        return FilterSettings(include=(table,), rules=(FilterRule(table, columns=columns),))
 
     whole = settings_of(mariadb_a, kafka, keyspace, filters=filters("id", "row_start", "row_end"))
     cut = settings_of(mariadb_a, kafka, keyspace, filters=filters("id", "v"))

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from producers.decoder import RuleBroken, UnsupportedEvent
-from producers.filters.masks import Mask, MaskKind
-from producers.filters.rules import FilterSettings, Rule, TablePattern
-from producers.filters.sharding_columns import sharding_columns
-from producers.filters.table_filters import TableFilters
+from producers.filters.binding import TableFilters, sharding_columns
+from producers.filters.rules import FilterRule, FilterSettings, Mask, MaskKind, TablePattern
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import Sink, decode
@@ -36,12 +34,13 @@ def filtered(
     run_statements(database, name, statements)
     entries = [] if vindex is None else [TableVindex(name, "t", (vindex[0],), vindex[1])]
     vindexes = sharding_columns(entries)
-    rules = (Rule(TablePattern(f"{name}.t"), **rule),) if rule else ()
+    rules = (FilterRule(TablePattern(f"{name}.t"), **rule),) if rule else ()
     patterns = {
         key: tuple(TablePattern(text.replace("{db}", name)) for text in texts)
         for key, texts in (tables or {}).items()
     }
-    settings = FilterSettings(rules=rules, hmac_key=KEY, **patterns)
+    include, exclude = patterns.get("include", ()), patterns.get("exclude", ())
+    settings = FilterSettings(include, exclude, rules, KEY)
     stream = capture(database, before)
     sink, summary = decode(
         stream,

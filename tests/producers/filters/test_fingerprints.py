@@ -5,12 +5,11 @@ import hmac
 
 import pytest
 
-from producers.filters.masks import Mask, MaskKind
-from producers.filters.rules import FilterSettings, Rule, TablePattern
+from producers.filters.rules import FilterRule, FilterSettings, Mask, MaskKind, TablePattern
 
 KEY = b"0123456789abcdef0123456789abcdef"
 ORDERS = TablePattern("shop.orders")
-HASHED = Rule(ORDERS, masks={"mail": Mask(MaskKind.HMAC)})
+HASHED = FilterRule(ORDERS, masks={"mail": Mask(MaskKind.HMAC)})
 
 
 def test_the_fingerprint_of_a_key_stays_the_same() -> None:
@@ -22,7 +21,7 @@ def test_the_fingerprint_of_a_key_stays_the_same() -> None:
 
 def test_a_key_that_no_mask_uses_has_no_fingerprint() -> None:
     """It may be changed at will."""
-    dropped = Rule(ORDERS, masks={"mail": Mask(MaskKind.DROP)})
+    dropped = FilterRule(ORDERS, masks={"mail": Mask(MaskKind.DROP)})
 
     assert FilterSettings(rules=(dropped,), hmac_key=KEY).mask_key() == ""
     assert FilterSettings(hmac_key=KEY).mask_key() == ""
@@ -30,7 +29,7 @@ def test_a_key_that_no_mask_uses_has_no_fingerprint() -> None:
 
 def test_the_text_of_a_rule_stays_the_same() -> None:
     """Versions compare it: a mask without a length has 0, text is not escaped."""
-    rule = Rule(ORDERS, where="name = 'ä'", masks={"mail": Mask(MaskKind.NULL)})
+    rule = FilterRule(ORDERS, where="name = 'ä'", masks={"mail": Mask(MaskKind.NULL)})
 
     assert FilterSettings(rules=(rule,)).rule_text("shop", "orders") == (
         '{"columns": [], "masks": {"mail": ["null", 0]}, "where": "name = \'ä\'"}'

@@ -5,7 +5,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from producers.filters.like import bytes_like_test, like_test
+from producers.filters.where import bytes_like_test, like_test
 
 _PATTERNS = st.text("ab%_.|\n", max_size=8)
 _VALUES = st.text("ab.|\n", max_size=8)

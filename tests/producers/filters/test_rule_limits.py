@@ -2,12 +2,10 @@
 
 import pytest
 
-from producers.filters.errors import RuleError
-from producers.filters.ranges import Range, split_ranges
-from producers.filters.source_column import SourceColumn
-from producers.filters.where import compile_where
+from producers.filters.binding import Range, split_ranges
+from producers.filters.conditions import AllOf, AnyOf, ColumnRef, Condition, IsNull, RuleError
+from producers.filters.where import SourceColumn, compile_where
 from producers.filters.where_syntax import parse_where
-from producers.filters.where_tree import AllOf, AnyOf, ColumnRef, Condition, IsNull
 from topics.records.table_shape import Column, ValueKind
 
 ID = SourceColumn(Column("id", ValueKind.LONG, "bigint"))

@@ -8,15 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from event_token.errors import UsageError
-from producers.filters.binding import bind_rule
-from producers.filters.errors import RuleError
-from producers.filters.masks import Mask, MaskKind
-from producers.filters.ranges import Range, split_ranges
-from producers.filters.rules import FilterSettings, Rule, TablePattern
-from producers.filters.source_column import SourceColumn
-from producers.filters.where import compile_where
+from producers.filters.binding import HMAC_CHARS_MAX, Range, bind_rule, split_ranges
+from producers.filters.conditions import AllOf, RuleError
+from producers.filters.rules import (
+    KEY_ID_CHARS_MAX,
+    FilterRule,
+    FilterSettings,
+    Mask,
+    MaskKind,
+    TablePattern,
+)
+from producers.filters.where import SourceColumn, compile_where
 from producers.filters.where_syntax import parse_where
-from producers.filters.where_tree import AllOf
 from topics.keyspace.vindexes import vindex_named
 from topics.records.table_shape import Column, ValueKind
 
@@ -196,7 +199,7 @@ def test_ranges_and_rest_say_what_the_whole_says(
 
 def bound(**changes: object) -> list[tuple[str, str]]:
     """The (name, type) that a rule writes of COLUMNS; `id` is key and sharding column."""
-    rule = Rule(ORDERS, **changes)  # type: ignore[arg-type]
+    rule = FilterRule(ORDERS, **changes)  # type: ignore[arg-type]
     found = bind_rule(rule, COLUMNS, [0], ("id", vindex_named("hash")), KEY)
     return [(output.column.name, output.column.sql_type) for output in found.outputs]
 
@@ -211,7 +214,7 @@ def test_columns_and_masks_make_the_written_table() -> None:
     }
     assert bound(columns=("code", "ID", "west", "price", "name"), masks=masks) == [
         ("id", "bigint"),
-        ("code", "char(64)"),
+        ("code", "varchar(97)"),
         ("west", "char(3)"),
         ("price", "decimal(9,2)"),
     ]
@@ -236,10 +239,46 @@ def test_rules_that_do_not_fit_the_table(changes: dict[str, object], said: str) 
 
 def test_a_masked_key_stays_a_key() -> None:
     """Of all masks only hmac keeps keys distinct."""
-    rule = Rule(ORDERS, masks={"code": Mask(MaskKind.NULL)})
+    rule = FilterRule(ORDERS, masks={"code": Mask(MaskKind.NULL)})
 
     with pytest.raises(RuleError, match="only hmac keeps keys apart"):
         bind_rule(rule, COLUMNS, [2], None, KEY)
+
+
+@pytest.mark.parametrize(
+    ("primary_key", "said"),
+    [([2], "code is in the primary key, so"), ([], "is in a table without a primary key, so")],
+)
+def test_what_rows_are_found_by_has_one_key(primary_key: list[int], said: str) -> None:
+    """Readers would not find the rows of an earlier key, so a key with an id is refused."""
+    rule = FilterRule(ORDERS, masks={"code": Mask(MaskKind.HMAC)})
+
+    with pytest.raises(RuleError, match=said):
+        bind_rule(rule, COLUMNS, primary_key, None, KEY, "2026")
+    bind_rule(rule, COLUMNS, [0], None, KEY, "2026")
+    bind_rule(rule, COLUMNS, primary_key, None, KEY)
+
+
+def test_values_of_keys_are_told_apart() -> None:
+    """The id of the key stands before the value; the type has room for each, and stays the same."""
+    rule = FilterRule(ORDERS, masks={"code": Mask(MaskKind.HMAC)})
+    columns = []
+    masked = []
+    for key, key_id in ((KEY, ""), (KEY, "1"), (b"l" * 32, "k" * KEY_ID_CHARS_MAX)):
+        [output] = [
+            output
+            for output in bind_rule(rule, COLUMNS, [0], None, key, key_id).outputs
+            if output.column.name == "code"
+        ]
+        assert output.mask is not None
+        columns.append(output.column)
+        masked.append(str(output.mask("Ä")))
+
+    assert masked[1] == f"1:{masked[0]}"
+    assert masked[2].startswith("k" * KEY_ID_CHARS_MAX + ":")
+    assert masked[2].rpartition(":")[2] != masked[0]
+    assert len(set(columns)) == 1
+    assert len(masked[2]) == HMAC_CHARS_MAX
 
 
 @pytest.mark.parametrize(
@@ -257,7 +296,7 @@ def test_an_hmac_is_that_of_the_value_as_the_server_prints_it(
 ) -> None:
     """The mask is HMAC-SHA-256 in hexadecimal under the key, the same on all shards."""
     name = COLUMNS[column].name
-    rule = Rule(ORDERS, masks={name: Mask(MaskKind.HMAC)})
+    rule = FilterRule(ORDERS, masks={name: Mask(MaskKind.HMAC)})
     outputs = bind_rule(rule, COLUMNS, [], None, KEY).outputs
     mask = outputs[column].mask
 
@@ -289,14 +328,16 @@ def test_wrong_settings_of_rules_are_refused() -> None:
     with pytest.raises(RuleError, match="is not a regular expression"):
         TablePattern("/(/")
     with pytest.raises(RuleError, match=r"rule of shop\.orders: the WHERE has a comment"):
-        Rule(ORDERS, where="id = 1 /* */")
-    two = FilterSettings(rules=(Rule(ORDERS), Rule(TablePattern("/shop.*/"))))
+        FilterRule(ORDERS, where="id = 1 /* */")
+    two = FilterSettings(rules=(FilterRule(ORDERS), FilterRule(TablePattern("/shop.*/"))))
     with pytest.raises(RuleError, match=r"shop\.orders has 2 rules"):
         two.rule_for("shop", "orders")
     with pytest.raises(RuleError, match="at least 32 bytes in hmac_key, and it has 5"):
-        FilterSettings(rules=(Rule(ORDERS, masks={"x": Mask(MaskKind.HMAC)}),), hmac_key=b"short")
+        FilterSettings(
+            rules=(FilterRule(ORDERS, masks={"x": Mask(MaskKind.HMAC)}),), hmac_key=b"short"
+        )
     long_enough = FilterSettings(
-        rules=(Rule(ORDERS, masks={"x": Mask(MaskKind.HMAC)}),), hmac_key=KEY
+        rules=(FilterRule(ORDERS, masks={"x": Mask(MaskKind.HMAC)}),), hmac_key=KEY
     )
     assert len(KEY) == 32
     assert "0123" not in repr(long_enough)
@@ -314,7 +355,7 @@ def test_a_bound_rule_has_ranges_and_the_rest(
     where: str, ranges: int, kept: list[bool] | None
 ) -> None:
     """Bounds of integers are tested apart, what is left of the condition by the predicate."""
-    rule = Rule(ORDERS, columns=("id", "code"), where=where)
+    rule = FilterRule(ORDERS, columns=("id", "code"), where=where)
     bound = bind_rule(rule, COLUMNS, [0], None, KEY)
 
     assert len(bound.ranges) == ranges
@@ -329,7 +370,7 @@ def test_a_bound_rule_has_ranges_and_the_rest(
 
 def test_the_product_s_own_tables_have_no_rule() -> None:
     """An expression that matches every table does not apply to them."""
-    every = Rule(TablePattern("/.*/"), masks={"id": Mask(MaskKind.DROP)})
+    every = FilterRule(TablePattern("/.*/"), masks={"id": Mask(MaskKind.DROP)})
     settings = FilterSettings(rules=(every,))
 
     assert settings.rule_for("shop", "orders") == every
@@ -367,7 +408,7 @@ def test_databases_left_out(
 
 def test_a_copy_knows_when_a_table_s_rule_has_changed() -> None:
     """The text of a rule changes with its columns, condition and masks, never with the key."""
-    rule = Rule(ORDERS, ("id", "code"), "id > 1", {"code": Mask(MaskKind.TRUNCATE, 2)})
+    rule = FilterRule(ORDERS, ("id", "code"), "id > 1", {"code": Mask(MaskKind.TRUNCATE, 2)})
     settings = FilterSettings(include=(ORDERS, TablePattern("shop.items")), rules=(rule,))
 
     assert settings.rule_text("shop", "carts") == "left out"

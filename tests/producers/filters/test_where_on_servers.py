@@ -5,14 +5,17 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Final
 
+from event_token.errors import UsageError
 from producers.decoder import RuleBroken
-from producers.filters.errors import RuleError
-from producers.filters.rules import FilterSettings, Rule, TablePattern
-from producers.filters.table_filters import TableFilters
+from producers.filters.binding import TableFilters
+from producers.filters.conditions import RuleError
+from producers.filters.rules import FilterRule, FilterSettings, TablePattern
+from shardstream.stream_filter import StreamFilter
 from tests.database_servers import DatabaseFixture
 from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.decoding import decode
 from tests.producers.filters.answers import ALL
+from topics.records.vevent import EventType
 
 ROWS: Final = 150
 CONDITIONS: Final = 400
@@ -140,7 +143,10 @@ def condition(chance: random.Random, depth: int = 0) -> str:
 
 
 def test_rules_want_the_rows_that_select_finds(database: DatabaseFixture) -> None:
-    """For random rows of every kind of column, a rule is refused or keeps what SELECT finds."""
+    """For random rows of every kind of column, a rule is refused or keeps what SELECT finds.
+
+    So does a reader that asks for the same of the log, where text has no collation.
+    """
     chance = random.Random(2024)
     before = executed_set(database)
     name = database.new_database()
@@ -152,11 +158,13 @@ def test_rules_want_the_rows_that_select_finds(database: DatabaseFixture) -> Non
             values = ", ".join(value_of(column, chance) for column in COLUMNS)
             cursor.execute(f"INSERT INTO {name}.t VALUES ({i}, {values})")
         stream = capture(database, before)
-        kept = refused = 0
+        log, _ = decode(stream, database.flavor, before)
+        rows = [event for event in log.events() if event.type is EventType.ROW]
+        kept = refused = read = 0
         for _ in range(CONDITIONS):
             where = condition(chance)
             try:
-                rule = Rule(TablePattern(f"{name}.t"), columns=("id",), where=where)
+                rule = FilterRule(TablePattern(f"{name}.t"), columns=("id",), where=where)
                 rules = TableFilters(FilterSettings(rules=(rule,)), {})
                 sink, _ = decode(stream, database.flavor, before, rules=rules)
             except (RuleError, RuleBroken):
@@ -164,9 +172,18 @@ def test_rules_want_the_rows_that_select_finds(database: DatabaseFixture) -> Non
                 continue
             cursor.execute(f"SELECT id FROM {name}.t WHERE {where} ORDER BY id")
             found = [e.after["id"] for e in sink.events() if e.after is not None]
-            assert found == [row[0] for row in cursor.fetchall()], where
+            wanted = [row[0] for row in cursor.fetchall()]
+            assert found == wanted, where
             kept += 1
+            chosen = StreamFilter(where=where)
+            try:
+                given = [event for event in rows if chosen.apply(event) is not None]
+            except UsageError:
+                continue
+            assert [event.after["id"] for event in given if event.after] == wanted, where
+            read += 1
     assert kept > CONDITIONS // 4, (kept, refused)
+    assert read > CONDITIONS // 10, (kept, read)
 
 
 def test_answers_are_those_of_the_servers(database: DatabaseFixture) -> None:
@@ -184,7 +201,7 @@ def test_answers_are_those_of_the_servers(database: DatabaseFixture) -> None:
             for where, kept in answers.kept.items():
                 cursor.execute(f"SELECT id FROM t{i} WHERE {where}")
                 assert {row[0] for row in cursor.fetchall()} == kept, (answers.sql_type, where)
-                rule = Rule(TablePattern(f"{name}.t{i}"), columns=("id",), where=where)
+                rule = FilterRule(TablePattern(f"{name}.t{i}"), columns=("id",), where=where)
                 only = TablePattern(f"{name}.t{i}")
                 rules = TableFilters(FilterSettings(include=(only,), rules=(rule,)), {})
                 sink, _ = decode(stream, database.flavor, before, rules=rules)

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from event_token import MysqlGtidSet
-from producers.replication.dump_command import (
+from producers.replication.stream import (
     encode_mysql_gtid_set,
     mariadb_dump_command,
     mysql_dump_command,

@@ -7,12 +7,11 @@ import pytest
 from databases.connection import open_connection
 from databases.errors import ServerLost, ServerRefused
 from databases.server import TlsSettings
-from databases.server_facts import is_on
+from databases.server_facts import facts_of, is_on
 from databases.sql import rows
 from event_token import Flavor, GtidSet, MysqlGtidSet
 from producers.copy.definition import read_definition
 from producers.errors import BinlogPurged, SameServerId, StreamFailed
-from producers.replication.family import family_of
 from producers.replication.stream import (
     BUFFER_BYTES,
     RANDOM_SERVER_ID_MIN,
@@ -23,6 +22,7 @@ from producers.replication.stream import (
 from producers.settings import ServerSettings
 from tests.certificates import Certificates
 from tests.database_servers import DatabaseFixture
+from tests.producers.session.producing import settings_alone
 
 WAIT_S = 120.0
 QUIET_S = 0.5
@@ -42,7 +42,7 @@ def executed(database: DatabaseFixture) -> GtidSet:
     """The server's executed set."""
     connection = open_connection(settings_of(database))
     try:
-        return family_of(Flavor(database.flavor.value)).history(connection).executed
+        return facts_of(Flavor(database.flavor.value)).history(connection).executed
     finally:
         connection.close()
 
@@ -75,7 +75,7 @@ def test_stream_after_a_position_holds_what_came_later(database: DatabaseFixture
         position = executed(database)
         cursor.execute("INSERT INTO t VALUES (1)")
     stream = ReplicationStream.open(
-        settings_of(database), family_of(flavor), position, random_server_id()
+        settings_of(database), facts_of(flavor), position, random_server_id()
     )
     try:
         types = list(event_types(stream, 1))
@@ -85,6 +85,14 @@ def test_stream_after_a_position_holds_what_came_later(database: DatabaseFixture
     table_map, write_rows = 19, {Flavor.MYSQL: 30, Flavor.MARIADB: 23}[flavor]
     assert types.count(XID) == 1
     assert types[types.index(table_map) :][:3] == [table_map, write_rows, XID]
+
+
+def test_an_address_that_leads_to_another_server_is_noticed(database: DatabaseFixture) -> None:
+    """What the catalog of one server shows must not be applied to the rows of another."""
+    family = facts_of(Flavor(database.flavor.value))
+
+    with pytest.raises(ServerLost, match="by now, and no more to another"):
+        ReplicationStream.open_rest(settings_of(database), family, executed(database), "another")
 
 
 def test_position_with_tags_is_understood(mysql_a: DatabaseFixture) -> None:
@@ -97,7 +105,7 @@ def test_position_with_tags_is_understood(mysql_a: DatabaseFixture) -> None:
     assert isinstance(position, MysqlGtidSet)
     assert "tagged" in str(position)
     stream = ReplicationStream.open(
-        settings_of(mysql_a), family_of(Flavor.MYSQL), position, random_server_id()
+        settings_of(mysql_a), facts_of(Flavor.MYSQL), position, random_server_id()
     )
     try:
         types = list(event_types(stream, 1))
@@ -117,7 +125,7 @@ def test_buffer_grows_for_a_large_event_and_shrinks_again(mysql_a: DatabaseFixtu
         cursor.execute("INSERT INTO t VALUES (1, REPEAT('x', 5000000))")
         cursor.execute("INSERT INTO t VALUES (2, 'y')")
     stream = ReplicationStream.open(
-        settings_of(mysql_a), family_of(Flavor.MYSQL), position, random_server_id()
+        settings_of(mysql_a), facts_of(Flavor.MYSQL), position, random_server_id()
     )
     sizes = set()
     try:
@@ -159,7 +167,7 @@ def test_query_connection_is_shown_all_rows_and_keys(database: DatabaseFixture) 
             found = rows(connection, f"SELECT v FROM {name}.t")
             shown = rows(connection, f"SHOW CREATE TABLE {name}.t")[0][1]
             if is_mysql:
-                definition = read_definition(connection, Flavor.MYSQL, name, "t")
+                definition = read_definition(connection, settings_alone(database), name, "t")
                 assert [column.name for column in definition.key] == ["my_row_id"]
         finally:
             cursor.execute(limit.format("DEFAULT"))

@@ -43,8 +43,15 @@ class VirtualAddress:
                     client.close()
                     continue
                 self._open += [client, server]
-                for source, sink in ((client, server), (server, client)):
-                    threading.Thread(target=_pass_on, args=(source, sink), daemon=True).start()
+                for pass_on, ends in (
+                    (self.to_server, (client, server)),
+                    (_pass_on, (server, client)),
+                ):
+                    threading.Thread(target=pass_on, args=ends, daemon=True).start()
+
+    def to_server(self, client: socket.socket, server: socket.socket) -> None:
+        """Pass on what a client sends, until it ends."""
+        _pass_on(client, server)
 
 
 def _pass_on(source: socket.socket, sink: socket.socket) -> None:

@@ -8,7 +8,7 @@ from tests.producers.session.producing import wait_for
 from topics.kafka.partition_reader import read_tail
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 
 # How each family names a replica in its statements.
 REPLICA = {Flavor.MYSQL: "REPLICA", Flavor.MARIADB: "SLAVE"}

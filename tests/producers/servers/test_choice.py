@@ -27,7 +27,7 @@ from producers.servers.choice import (
     must_stop,
     none_usable,
 )
-from producers.servers.watch import Trail
+from producers.servers.watch import LagMeter
 from tests.event_token.mariadb_servers import Cluster
 from tests.generated import examples
 from topics.names import ShardTopics
@@ -190,7 +190,7 @@ def test_nobody_to_follow_is_one_error(
 
 def test_trail_names_who_was_ahead_for_too_long() -> None:
     """Lag is how long something is missing; catching up clears it, whatever came after."""
-    trail = Trail(lag_s_max=10)
+    trail = LagMeter(lag_s_max=10)
     trail.note(0, "p", at(f"{P}:1-5"))
     trail.note(8, "p", at(f"{P}:1-9"))
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from databases.sql import rows
 from event_token import Flavor
 from producers.errors import ServerBehindLog, WrongServer
-from producers.preflight.twins import twin_problems
-from producers.preflight.warnings import server_warnings
+from producers.servers.identity import twin_problems
 from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
@@ -24,6 +23,7 @@ from tests.producers.session.producing import (
     settings_of,
     wait_caught_up,
     wait_for,
+    warnings_of,
 )
 
 INSERT = "INSERT INTO shop.t VALUES ({})"
@@ -58,10 +58,10 @@ def known_identity(settings: ShardProducerSettings) -> str:
 
 
 def test_server_that_lacks_what_the_log_holds_is_told_by_its_identity(
-    start_server: StartServer, kafka: KafkaCluster, keyspace: str
+    start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A2: with other GTIDs too, the wrong server is named, not a way to go on with it."""
-    right, wrong = (start_server((f"--server-id={number}",)) for number in (77, 78))
+    right, wrong = (start_mariadb((f"--server-id={number}",)) for number in (77, 78))
     settings = settings_of(right, kafka, keyspace)
     others = replace(settings_of(wrong, kafka, keyspace), shard="80-")
     fill(right, 1, 2)
@@ -71,18 +71,14 @@ def test_server_that_lacks_what_the_log_holds_is_told_by_its_identity(
 
     error = RunningProducer(replace(settings, servers=others.servers)).wait_error()
 
-    if right.flavor is Flavor.MYSQL:
-        assert isinstance(error, ServerBehindLog)
-        assert "this is the wrong server" in str(error)
-    else:
-        assert isinstance(error, WrongServer)
+    assert isinstance(error, WrongServer)
 
 
 def test_shard_pointed_at_another_shards_server_stops(
     start_server: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A2: a server that has executed as much but belongs to another shard is not followed."""
-    right, wrong = (start_server(("--server-id=77",)) for _ in range(2))
+    right, wrong = start_server.together(2, ("--server-id=77",))
     settings = settings_of(right, kafka, keyspace)
     others = replace(settings_of(wrong, kafka, keyspace), shard="80-")
     fill(right, 1, 2)
@@ -183,7 +179,7 @@ def test_log_without_identity_takes_the_first(
     with caught_up(settings) as producer:
         wait_for("it is noted", lambda: "to prove its shard" in notes(producer))
     before = known_identity(settings)
-    [warning] = server_warnings(settings)
+    [warning] = warnings_of(settings)
     _, _, grant = warning.partition("would be followed: ")
     statements(database, grant)
     with caught_up(settings) as producer:
@@ -194,4 +190,4 @@ def test_log_without_identity_takes_the_first(
     assert before == ""
     assert f"GRANT CREATE, SELECT, INSERT ON _shardstream.* TO {account}" in grant
     assert known_identity(settings) == there
-    assert server_warnings(settings) == []
+    assert warnings_of(settings) == []

@@ -2,44 +2,50 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from tempfile import TemporaryFile
 from typing import Any
 
 from databases.connection import open_connection
+from databases.server_facts import facts_of
 from event_token import Flavor, Rebuild, Retry, parse_gtid_set
-from producers.preflight.typed_columns import BYTES, TypedColumns
-from producers.replication.family import family_of
+from producers.errors import ClockUnknown, Problem
+from producers.preflight import shard_findings
 from producers.session.supervisor import run_shard
 from producers.settings import ProducerState, ProducerStatus, ServerSettings, ShardProducerSettings
+from producers.typed_columns import BYTES, TypedColumns
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from topics.kafka.client import ClientConfig
+from tests.program_starter import start_program
+from topics.kafka.client import RECORD_BYTES_OPTION, ClientConfig
 from topics.kafka.partition_reader import (
+    await_readable,
     open_end_consumer,
     partition_bounds,
     read_tail,
     read_to_end,
 )
-from topics.kafka.stable_end import await_readable
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.progress.committed_tail import last_progress
-from topics.progress.record import Progress, StopReason
-from topics.records.record_decoder import RecordDecoder
+from topics.progress.record import Progress, StopReason, first_offset_of, offsets_before
+from topics.records.event_decoder import EventDecoder
 from topics.records.vevent import Op, VEvent
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 
 # Seven test runs may share two cores: waits end early when their condition holds.
 WAIT_S = 240.0
 POLL_S = 0.05
 # Where a look opens connections, which takes what is waited for as much time as the one who looks.
 COSTLY_POLL_S = 0.15
+# Under load a broker spends most of its time on commits; an only change is committed at once.
+COMMIT_MS = 100
+# A heartbeat is a transaction, too: an idle producer needs half of those that are the default.
+HEARTBEAT_MS = 500
 SHARD = "-"
 # What a binlog of MariaDB does not show, for servers that other tests have left tables on. Of a
 # table `typed` columns are told by their names.
@@ -76,19 +82,63 @@ def settings_of(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str, **changes: Any
 ) -> ShardProducerSettings:
     """Settings of the keyspace's one shard; what tests leave behind is accepted."""
+    client = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
+    return settings_alone(database, **{"keyspace": keyspace, "kafka": client, **changes})
+
+
+def limited(settings: ShardProducerSettings, record_bytes_max: int) -> ShardProducerSettings:
+    """The same with another limit of records."""
+    client = {**settings.kafka, RECORD_BYTES_OPTION: str(record_bytes_max)}
+    return replace(settings, kafka=ClientConfig(client))
+
+
+def settings_alone(database: DatabaseFixture, **changes: Any) -> ShardProducerSettings:
+    """The same without a Kafka cluster, for functions that ask servers alone."""
     chosen: dict[str, Any] = {
-        "keyspace": keyspace,
+        "keyspace": "alone",
         "shard": SHARD,
         "flavor": Flavor(database.flavor.value),
         "servers": (server_of(database),),
-        "kafka": ClientConfig({"bootstrap.servers": kafka.bootstrap_servers}),
+        "kafka": ClientConfig({"bootstrap.servers": "127.0.0.1:1"}),
         "start": "latest",
         "accept_unlogged_cascades": True,
         "accept_loss_at_server_crash": True,
+        "commit_ms": COMMIT_MS,
+        "heartbeat_ms": HEARTBEAT_MS,
         "typed_columns": TYPES,
         **changes,
     }
     return ShardProducerSettings(**chosen)
+
+
+def problems_of(server: ServerSettings, flavor: Flavor, **accepted: Any) -> list[Problem]:
+    """What preflight refuses a server for, its tables aside."""
+    away = ServerSettings("127.0.0.1", 1, "nobody", "")  # some server must be read from
+    servers = (server,) if server.read else (server, away)
+    client = ClientConfig({"bootstrap.servers": "127.0.0.1:1"})
+    settings = ShardProducerSettings(
+        keyspace="alone", shard=SHARD, flavor=flavor, servers=servers, kafka=client, **accepted
+    )
+    return shard_findings(settings, with_tables=False).problems
+
+
+def warnings_of(settings: ShardProducerSettings) -> list[str]:
+    """What preflight warns of, the tables aside."""
+    return shard_findings(settings, with_tables=False).warnings
+
+
+class SettableBound:
+    """A clock source that a test sets; None: nobody knows."""
+
+    def __init__(self, us: int | None) -> None:
+        """Begin with this bound."""
+        self.us = us
+
+    def bound_us(self) -> int:
+        """See ClockSource."""
+        if self.us is None:
+            raise ClockUnknown("nobody knows")
+        return self.us
 
 
 class Running:
@@ -162,6 +212,16 @@ class RunningProducer(Running):
         )
 
 
+def wait_noted(producer: RunningProducer, text: str) -> None:
+    """Wait until the producer reports a text while it goes on running."""
+
+    def is_noted() -> bool:
+        producer.check()
+        return any(text in status.note for status in list(producer.statuses))
+
+    wait_for(f"{text!r} is reported", is_noted)
+
+
 @contextmanager
 def producing(settings: ShardProducerSettings) -> Iterator[RunningProducer]:
     """A producer that streams; it is stopped at the end, and its error raised."""
@@ -185,26 +245,23 @@ class ProducerProcess:
             "kafka": dict(settings.kafka),
             "start": settings.start,
             "commit_rows": settings.commit_rows,
+            "metadata": settings.metadata,
             "copy": asdict(settings.copy),
             "kill_at": kill_at,
         }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.producers.session.run_one", str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(told) + "\n")
-        self._process.stdin.flush()
+        reading, writing = os.pipe()
+        self._output = os.fdopen(reading)
+        with os.fdopen(writing, "wb") as out, TemporaryFile() as given:
+            given.write(json.dumps(told).encode())
+            given.seek(0)
+            self._process = start_program("tests.producers.session.run_one", (), out, out, given)
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        self.lines.extend(self._process.stdout)
+        with self._output:
+            self.lines.extend(self._output)
 
     @property
     def pid(self) -> int:
@@ -257,7 +314,7 @@ def read_log(settings: ShardProducerSettings) -> WrittenLog:
     """Read both topics of the shard from their beginning."""
     topics = ShardTopics(settings.keyspace, settings.shard)
     schema_ids = open_schema_ids(settings.kafka, None)
-    codec = RecordDecoder(schema_ids)
+    codec = EventDecoder(schema_ids)
     records = list(read_to_end(settings.kafka, topics.log))
     return WrittenLog(
         [codec.decode(r.value, settings.shard, r.offset) for r in records],
@@ -269,10 +326,15 @@ def read_log(settings: ShardProducerSettings) -> WrittenLog:
     )
 
 
+def progress_of(settings: ShardProducerSettings) -> Progress | None:
+    """The last progress record of the shard, with what its headers say."""
+    topics = ShardTopics(settings.keyspace, settings.shard)
+    return last_progress(settings.kafka, topics, open_schema_ids(settings.kafka, None))
+
+
 def left_reason(settings: ShardProducerSettings) -> StopReason | None:
     """What `status` shows of why the shard's producer has stopped, or starts over."""
-    topics = ShardTopics(settings.keyspace, settings.shard)
-    progress = last_progress(settings.kafka, topics, open_schema_ids(settings.kafka, None))
+    progress = progress_of(settings)
     return None if progress is None else progress.stopped
 
 
@@ -285,25 +347,25 @@ def wait_caught_up(settings: ShardProducerSettings) -> None:
     schema_ids = open_schema_ids(settings.kafka, None)
     connection = open_connection(settings.servers[0])
     try:
-        executed = family_of(settings.flavor).history(connection).executed
+        executed = facts_of(settings.flavor).history(connection).executed
     finally:
         connection.close()
 
     def reached() -> bool:
         try:
-            with closing(open_end_consumer(settings.kafka)) as consumer:
-                last = read_tail(settings.kafka, topics.progress, consumer=consumer).last
-                if last is None:
-                    return False
-                progress = decode_progress(last.value, schema_ids)
-                if not parse_gtid_set(progress.position, settings.flavor).includes(executed):
-                    return False
-                _, readable = partition_bounds(consumer, settings.kafka, topics.log)
-                return readable >= progress.end_offset
+            last = read_tail(settings.kafka, topics.progress, consumer=consumer).last
+            if last is None:
+                return False
+            progress = decode_progress(last.value, schema_ids)
+            if not parse_gtid_set(progress.position, settings.flavor).includes(executed):
+                return False
+            _, readable = partition_bounds(consumer, settings.kafka, topics.log)
         except (Retry, Rebuild):
             return False  # A broker has died on purpose and its partitions are moving.
+        return readable >= progress.end_offset
 
-    wait_for(f"{topics.log} reaches {executed}", reached, poll_s=COSTLY_POLL_S)
+    with closing(open_end_consumer(settings.kafka)) as consumer:
+        wait_for(f"{topics.log} reaches {executed}", reached, poll_s=COSTLY_POLL_S)
 
 
 def wait_readable(settings: ShardProducerSettings) -> None:
@@ -341,8 +403,8 @@ def check_progress(log: WrittenLog) -> None:
         last_seq = progress.last_seq
         if progress.last_seq >= progress.first_seq:
             assert progress.end_offset == offset_of[last_seq] + 1
-            rows = progress.last_seq - progress.first_seq + 1
-            assert offset_of[progress.first_seq] == progress.end_offset - rows
+            parts = offsets_before(progress, progress.first_seq + 1)
+            assert offset_of[progress.first_seq] == first_offset_of(progress) + parts - 1
         assert progress.head_us >= head_us
         head_us = progress.head_us
         assert time_of.get(last_seq + 1, head_us) >= head_us
@@ -352,9 +414,11 @@ def check_progress(log: WrittenLog) -> None:
 
 def _check_ticks(log: WrittenLog) -> None:
     ticks = [tick for progress in log.progress for tick in progress.ticks]
+    more = {seq: parts - 1 for progress in log.progress for seq, parts in progress.in_parts}
     cells: dict[int, int] = {}
     for event in log.events:
-        cells.setdefault(event.timestamp_us - event.timestamp_us % 10_000, event.offset)
+        first_offset = event.offset - more.get(event.seq, 0)
+        cells.setdefault(event.timestamp_us - event.timestamp_us % 10_000, first_offset)
     assert [(t.timestamp_us, t.offset) for t in ticks] == sorted(cells.items())
 
 

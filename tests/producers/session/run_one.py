@@ -1,6 +1,5 @@
 """One producer in a process: settings as one JSON line on stdin, a line for each state out."""
 
-import ctypes
 import itertools
 import json
 import os
@@ -12,23 +11,18 @@ from typing import Any
 from event_token import Flavor
 from event_token.errors import ShardstreamError, UsageError
 from producers.copy import copier
-from producers.copy.chunk_rows import ChunkConnection
+from producers.copy.chunk import ChunkConnection
 from producers.copy.copier import Copier
 from producers.copy.table_copier import TableCopier
-from producers.options import CopySettings
+from producers.publisher import Publisher
 from producers.session.supervisor import run_shard
-from producers.settings import ProducerStatus, ServerSettings, ShardProducerSettings
+from producers.settings import CopySettings, ProducerStatus, ServerSettings, ShardProducerSettings
 from tests.producers.session.producing import TYPES
 from topics.kafka.client import ClientConfig
-
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
     """Run until SIGTERM; 2 for UsageError, 1 for any other of the project's errors."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != int(sys.argv[1]):
-        return 1
     told = json.loads(sys.stdin.readline())
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -41,6 +35,7 @@ def main() -> int:
         kafka=ClientConfig(told["kafka"]),
         start=told["start"],
         commit_rows=told["commit_rows"],
+        metadata=told["metadata"],
         copy=CopySettings(**told["copy"]),
         accept_unlogged_cascades=True,
         accept_loss_at_server_crash=True,
@@ -55,7 +50,7 @@ def main() -> int:
 
 
 def kill_at(point: str) -> None:
-    """Let the process kill itself the third time that it comes to a point of a copy."""
+    """Let the process kill itself when it comes to a point, of a copy mostly the third time."""
     if not point:
         return
     owner, name, is_before = {
@@ -65,10 +60,11 @@ def kill_at(point: str) -> None:
         "piece_written": (TableCopier, "write", False),
         "before_commit": (Copier, "write_records", False),
         "after_commit": (TableCopier, "write", True),
+        "first_stored": (Publisher, "on_delivery", True),
     }[point]
     call = getattr(owner, name)
     times = itertools.count(1)
-    last = 1 if point == "request_seen" else 3
+    last = 1 if point in {"request_seen", "first_stored"} else 3
 
     def call_and_die(*arguments: Any, **named: Any) -> Any:
         is_last = next(times) >= last

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.session.heads import believed_us, clock_ahead_us
+from producers.clock import believed_us, clock_ahead_us
 from producers.settings import ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.session.commit_pace import (
+from producers.session.committer import (
     ARRIVAL_US,
     BACKLOG_FACTOR,
     BACKLOG_LAG_MS,
@@ -13,7 +13,6 @@ from producers.session.commit_pace import (
     COMMIT_BYTES_MAX,
     COMMIT_GAP_S,
     CommitPace,
-    dry_gap_s,
     rest_s,
 )
 from topics.progress.record import GRID_US
@@ -36,10 +35,10 @@ def test_rows_that_move_the_frontier_wait_less(head_us: int, committed_us: int) 
     """Rows of a later cell than the committed head's may follow sooner, unless in a backlog."""
     moves = head_us // GRID_US > committed_us // GRID_US
 
-    gap_s = dry_gap_s(head_us, committed_us, BACKLOG_LAG_MS)
+    gap_s = PACE.dry_gap_s(head_us, committed_us, BACKLOG_LAG_MS)
 
     assert gap_s == (CELL_GAP_S if moves else COMMIT_GAP_S)
-    assert dry_gap_s(head_us, committed_us, BACKLOG_LAG_MS + 1) == COMMIT_GAP_S
+    assert PACE.dry_gap_s(head_us, committed_us, BACKLOG_LAG_MS + 1) == COMMIT_GAP_S
 
 
 def test_a_batch_is_due_by_number_by_bytes_or_by_age() -> None:
@@ -56,6 +55,15 @@ def test_a_batch_is_due_by_number_by_bytes_or_by_age() -> None:
     assert not is_due(rows=0, size=COMMIT_BYTES_MAX, age_s=COMMIT_AGE_S_MAX)
 
 
+def test_a_longer_interval_spaces_the_commits_of_rows_that_trickle_in() -> None:
+    """With `commit_ms` above the gaps, no commit follows another sooner, new cells or not."""
+    slow = CommitPace(commit_rows=5_000, commit_ms=400)
+
+    assert slow.dry_gap_s(10 * GRID_US, 0, 0) == 0.4
+    assert not slow.is_due(rows=1, size=1, age_s=0.39, lag_ms=0)
+    assert slow.is_due(rows=1, size=1, age_s=0.4, lag_ms=0)
+
+
 def test_a_backlog_is_drained_in_larger_commits() -> None:
     """Once the log is more than a second behind, a commit gathers ten times the rows."""
     late_ms = BACKLOG_LAG_MS + 1
@@ -70,9 +78,9 @@ def test_pauses_and_limits_are_what_readers_were_promised() -> None:
     """D10: numbers instead of the constants: 5 ms to a new cell, 20 ms without, 10 ms of rest."""
     cell_us = 10_000
 
-    assert dry_gap_s(cell_us, cell_us - 1, 0) == pytest.approx(0.005)
-    assert dry_gap_s(cell_us - 1, 0, 0) == pytest.approx(0.020)
-    assert dry_gap_s(cell_us, cell_us - 1, 1_001) == pytest.approx(0.020)
+    assert PACE.dry_gap_s(cell_us, cell_us - 1, 0) == pytest.approx(0.005)
+    assert PACE.dry_gap_s(cell_us - 1, 0, 0) == pytest.approx(0.020)
+    assert PACE.dry_gap_s(cell_us, cell_us - 1, 1_001) == pytest.approx(0.020)
     assert rest_s(0) == pytest.approx(0.011)
     assert rest_s(cell_us - 1) == pytest.approx(0.001_001)
 

@@ -8,10 +8,8 @@ import pytest
 from confluent_kafka import Producer
 
 from event_token import Halt
-from producers.session import restarts, supervisor, waiting
-from producers.session.status import STREAMS
-from producers.settings import ProducerState
-from producers.shard_log import publisher
+from producers import publisher
+from producers.session import supervisor
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import statements
@@ -25,15 +23,18 @@ from tests.producers.session.producing import (
     settings_of,
     table_rows,
     wait_caught_up,
-    wait_for,
+    wait_noted,
 )
+from tests.topics.shard_writer import limit_messages, provision
+from topics.kafka import client
 from topics.kafka.client import open_admin
 from topics.kafka.provisioning import topic_warnings
-from topics.kafka.topic_settings import TopicSettings
+from topics.kafka.topic_settings import RECORD_BYTES_MIN, TopicSettings
 from topics.names import ShardTopics
-from topics.schemas.registry import TopicSchemaIds
+from topics.schemas import TopicSchemaIds
 
 TIMEOUT_MS = 1_000
+REACH_S = 2.0  # a broker that is away does not answer later either
 ROWS = 5_000  # of 200 bytes: more than is read at once, so that the limit is looked at inside
 
 
@@ -41,8 +42,8 @@ ROWS = 5_000  # of 200 bytes: more than is read at once, so that the limit is lo
 def short_limits() -> Iterator[None]:
     """Limits of a second where minutes are usual: also a broker that is there may need longer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restarts, "RESTARTS_IN_PLACE_MAX", 2)
-        patch.setattr(waiting, "BACKOFF_S_MAX", 0.1)
+        patch.setattr(supervisor, "RESTARTS_IN_PLACE_MAX", 2)
+        patch.setattr(supervisor, "BACKOFF_S_MAX", 0.1)
         patch.setattr(publisher, "FENCE_S_MAX", 1.0)
         patch.setattr(publisher, "ABORT_S_MAX", 0.5)
         yield
@@ -61,7 +62,10 @@ def test_outage_beyond_all_limits_ends_in_a_halt_and_loses_nothing(
     keyspace: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F06: If Kafka stays away the producer ends by name; the next one writes the rest."""
+    """F06: If Kafka stays away the producer ends by name; the next one writes the rest.
+
+    B25: one that is started meanwhile reports the brokers, and streams once they are there.
+    """
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     statements(mysql_a, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
@@ -81,10 +85,15 @@ def test_outage_beyond_all_limits_ends_in_a_halt_and_loses_nothing(
             error = producer.wait_error()
         # One that lived on, held by the error, would fence the next when the broker is back.
         assert clients() <= clients_before
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "REACH_S_MAX", REACH_S)
+            waiting = RunningProducer(settings)
+            wait_noted(waiting, kafka.bootstrap_servers)
     finally:
         broker.start()
-    with producing(settings):
-        wait_caught_up(settings)
+    waiting.wait_streaming()
+    wait_caught_up(settings)
+    waiting.end()
     log = read_log(settings)
 
     assert isinstance(error, Halt)
@@ -93,33 +102,6 @@ def test_outage_beyond_all_limits_ends_in_a_halt_and_loses_nothing(
     check_log(log)
     check_progress(log)
     assert replay(log, name, "t") == table_rows(mysql_a, name, "t")
-
-
-def test_producer_says_that_it_waits_for_kafka(
-    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
-) -> None:
-    """F06: While no broker answers its status names them, and an age that is not 0 ms."""
-    settings = settings_of(mysql_a, kafka, keyspace)
-    [broker] = kafka.brokers
-    with mysql_a.one_table() as (_name, cursor), producing(settings) as producer:
-        wait_caught_up(settings)
-        broker.stop()
-        try:
-            wait_for(
-                "it says so",
-                lambda: producer.has_been(ProducerState.WAITING_FOR_KAFKA),
-                said=lambda: producer.statuses[-3:],
-            )
-        finally:
-            broker.start()
-        cursor.execute("INSERT INTO t VALUES (1)")
-        wait_caught_up(settings)
-        states = [status.state for status in producer.statuses]
-        waited = [s for s in producer.statuses if s.state is ProducerState.WAITING_FOR_KAFKA]
-
-    assert all(kafka.bootstrap_servers in status.note for status in waited)
-    assert all(status.lag_ms >= publisher.SILENCE_SHOWN_S * 1_000 for status in waited)
-    assert states[-1] in STREAMS
 
 
 def test_transaction_beyond_the_brokers_limit_is_named(
@@ -155,6 +137,30 @@ def test_transaction_beyond_the_brokers_limit_is_named(
     assert f"transaction {uuid}:" in str(error)
     check_log(log)
     assert len(replay(log, name, "t")) == ROWS
+
+
+def test_batches_of_many_rows_fit_the_topic(
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """A backlog of small rows that no compression helps goes through a topic of one MiB."""
+    name = mysql_a.new_database()
+    settings = settings_of(mysql_a, kafka, keyspace)
+    provision(settings.kafka, keyspace, [settings.shard])
+    limit_messages(settings.kafka, settings.shard_topics.log, RECORD_BYTES_MIN)
+    with producing(settings):
+        statements(
+            mysql_a,
+            f"CREATE TABLE {name}.t (id INT PRIMARY KEY, pad VARBINARY(1024))",
+            f"SET SESSION cte_max_recursion_depth = {ROWS}",
+            f"INSERT INTO {name}.t WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 "
+            f"FROM n WHERE i < {ROWS}) SELECT i, RANDOM_BYTES(1024) FROM n",
+        )
+        wait_caught_up(settings)
+    log = read_log(settings)
+
+    check_log(log)
+    assert len(replay(log, name, "t")) == ROWS
+    assert not any(progress.in_parts for progress in log.progress)
 
 
 def test_log_that_does_not_live_for_ever_is_warned_of(

@@ -2,12 +2,10 @@
 
 import pytest
 
-from event_token import Flavor
-from producers.copy.definition import read_definition
-from producers.copy.errors import CannotCopy
-from producers.preflight.typed_columns import BYTES, TypedColumns
+from producers.copy.definition import CannotCopy, read_definition
+from producers.typed_columns import BYTES, TypedColumns
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.applying.statements import Effect, TableName, column_renames, effect_of
+from sinks.rule.statements import Effect, TableName, column_renames, effect_of
 from tests.database_servers import StartServer
 from tests.producers.session.producing import (
     producing,
@@ -47,7 +45,7 @@ def test_definitions_name_tables_as_rows_do(
                 if statement is STATEMENTS[1]:
                     # Rows of a copy must not have another table's name either.
                     with pytest.raises(CannotCopy, match=f"{name}.Orders is {name}.orders on"):
-                        read_definition(connection, Flavor.MARIADB, name, "Orders")
+                        read_definition(connection, settings, name, "Orders")
         wait_caught_up(settings)
 
     events = read_log(settings).events

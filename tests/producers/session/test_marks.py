@@ -37,7 +37,7 @@ BEGIN_VALUES = "('r2', 'BEGIN', '[\"c0-\"]', '[\"c0-e0\",\"e0-\"]', 1, '{keyspac
 
 
 def insert_mark(values: str, keyspace: str) -> str:
-    """The statement that writes a mark of a keyspace; "" as earlier releases wrote them."""
+    """The statement that writes a mark of a keyspace."""
     return f"INSERT INTO _shardstream.journal {COLUMNS} VALUES {values.format(keyspace=keyspace)}"
 
 
@@ -61,17 +61,17 @@ def cancel(settings: ShardProducerSettings) -> None:
 
 
 def test_a_log_with_end_stays_ended_until_it_is_cancelled(
-    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """B17, B19: rows of sharded databases are refused after END, until the topology cancels.
 
     CANCELLED on the server comes later, behind the row that stopped the producer. A heartbeat
     in a database without vindexes goes on, whatever the producer knew at its start.
     """
-    name, other = database.new_database(), database.new_database()
-    settings = settings_of(database, kafka, keyspace)
+    name, other = mysql_a.new_database(), mysql_a.new_database()
+    settings = settings_of(mysql_a, kafka, keyspace)
     declare(settings, name)
-    with database.connect(database=name) as connection, connection.cursor() as cursor:
+    with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
         create_internal_tables(connection, (JOURNAL,))
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
         cursor.execute(f"CREATE TABLE {other}.heartbeat (id INT PRIMARY KEY)")
@@ -113,16 +113,16 @@ def test_a_log_with_end_stays_ended_until_it_is_cancelled(
 
 
 def test_marks_of_other_keyspaces_are_passed(
-    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+    mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A server holds shards of two keyspaces: the marks of the other one change nothing here.
 
     Neither does END of a reshard with the same id and the same names of shards.
     """
-    name = database.new_database()
-    settings = settings_of(database, kafka, keyspace)
+    name = mariadb_a.new_database()
+    settings = settings_of(mariadb_a, kafka, keyspace)
     declare(settings, name)
-    with database.connect(database=name) as connection, connection.cursor() as cursor:
+    with mariadb_a.connect(database=name) as connection, connection.cursor() as cursor:
         create_internal_tables(connection, (JOURNAL,))
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
         with producing(settings):

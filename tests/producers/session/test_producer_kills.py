@@ -4,6 +4,11 @@ import random
 import signal
 import time
 
+import pytest
+
+from producers import publisher
+from producers.session.context import STREAMS
+from producers.settings import ProducerState
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import producing, settings_of, wait_caught_up, wait_for
@@ -11,26 +16,36 @@ from tests.producers.session.workload import SEED, Workload, check_all, process
 from topics.kafka.client import open_admin
 from topics.names import ShardTopics
 
-KILLS = 6
+# One while it starts, the others while it streams; the first and the last are frozen before.
+KILLS, KILLS_LONG = 4, 6
 # Long enough for the workload to fill transactions, short enough to be cut off inside them.
 LIFE_S_MAX = 1.5
 # A start takes about this long when nothing else runs.
 START_S_MAX = 2.5
 
 
+@pytest.mark.parametrize(
+    ("family", "kills"),
+    [
+        ("mariadb_a", KILLS),
+        pytest.param("mysql_a", KILLS_LONG, marks=pytest.mark.long),
+        pytest.param("mariadb_a", KILLS_LONG, marks=pytest.mark.long),
+    ],
+)
 def test_kills_at_random_moments_lose_and_repeat_nothing(
-    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+    request: pytest.FixtureRequest, kafka: KafkaCluster, keyspace: str, family: str, kills: int
 ) -> None:
-    """F01: Ten producers die under load, some frozen before; the log shows no trace of it."""
+    """F01: Producers die under load, some frozen before; the log shows no trace of it."""
+    database: DatabaseFixture = request.getfixturevalue(family)
     name = database.new_database()
     settings = settings_of(database, kafka, keyspace, commit_rows=50)
     draw = random.Random(SEED)
     with producing(settings):
         wait_caught_up(settings)
     with Workload(database, name):
-        for kill in range(KILLS):
+        for kill in range(kills):
             with process(settings) as producer:
-                if kill % 4 == 0:
+                if kill == 0:
                     # While it starts, fences and resumes.
                     time.sleep(draw.uniform(0, START_S_MAX))
                 else:
@@ -97,28 +112,11 @@ def test_database_killed_and_started_again_is_followed_on(
 def test_broker_restart_is_waited_out(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """F05: The producer continues by itself after the only broker is restarted under load."""
-    name = mysql_a.new_database()
-    settings = settings_of(mysql_a, kafka, keyspace)
-    with producing(settings) as producer:
-        with Workload(mysql_a, name) as load:
-            wait_for("rows went through", lambda: producer.rows > 50)
-            [broker] = kafka.brokers
-            broker.stop()
-            seen = load.committed
-            wait_for("the load goes on", lambda: load.committed > seen + 20)
-            broker.start()
-            seen = load.committed
-            wait_for("the load goes on", lambda: load.committed > seen + 20)
-        wait_caught_up(settings)
+    """F05, F06: The producer goes on by itself after the only broker is restarted under load.
 
-    check_all(settings, mysql_a, name)
-
-
-def test_stop_is_heard_while_kafka_is_away(
-    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
-) -> None:
-    """A producer can be stopped while rows wait for an absent broker; the next one writes them."""
+    While no broker answers its status names them, and an age that is not 0 ms; and it can be
+    stopped while rows wait for them: the next one writes these.
+    """
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka, keyspace)
     [broker] = kafka.brokers
@@ -128,35 +126,58 @@ def test_stop_is_heard_while_kafka_is_away(
             broker.stop()
             seen = load.committed
             wait_for("the load goes on", lambda: load.committed > seen + 20)
+            wait_for(
+                "it says that it waits",
+                lambda: producer.has_been(ProducerState.WAITING_FOR_KAFKA),
+                said=lambda: producer.statuses[-3:],
+            )
+            broker.start()
+            rows = producer.rows
+            wait_for("rows go through again", lambda: producer.rows > rows + 50)
+            states = [status.state for status in producer.statuses]
+            broker.stop()
+            seen = load.committed
+            wait_for("the load goes on", lambda: load.committed > seen + 20)
     finally:
         broker.start()
     with producing(settings):
         wait_caught_up(settings)
 
     check_all(settings, mysql_a, name)
+    waited = [s for s in producer.statuses if s.state is ProducerState.WAITING_FOR_KAFKA]
+    assert all(kafka.bootstrap_servers in status.note for status in waited)
+    # A session that begins while brokers start waits, too, with nothing read yet.
+    assert waited[0].lag_ms >= publisher.SILENCE_SHOWN_S * 1_000
+    assert states[-1] in STREAMS
 
 
-def test_broker_that_leads_the_log_dies(
+@pytest.mark.long
+def test_brokers_die_and_restart_one_after_the_other(
     mysql_a: DatabaseFixture, kafka3: KafkaCluster, keyspace: str
 ) -> None:
-    """F05: The leader of the log, one of three brokers, dies: the producer continues with two."""
+    """F05: The leader of the log, one of three brokers, is killed: the producer goes on with two.
+
+    So it does while the others are restarted in turn, as services do every few weeks.
+    """
     name = mysql_a.new_database()
     settings = settings_of(mysql_a, kafka3, keyspace)
     topic = ShardTopics(keyspace, settings.shard).log
-    broker = None
-    try:
-        with producing(settings) as producer:
-            with Workload(mysql_a, name) as load:
-                wait_for("rows went through", lambda: producer.rows > 50)
-                found = open_admin(settings.kafka).list_topics(topic, timeout=30)
-                leader = found.topics[topic].partitions[0].leader
-                [broker] = [b for b in kafka3.brokers if b.node_id == leader]
-                broker.kill()
-                seen = load.committed
-                wait_for("the load goes on", lambda: load.committed > seen + 100)
-            wait_caught_up(settings)
-    finally:
-        if broker is not None:
-            broker.start()
+    with producing(settings) as producer:
+        with Workload(mysql_a, name) as load:
+            wait_for("rows went through", lambda: producer.rows > 50)
+            found = open_admin(settings.kafka).list_topics(topic, timeout=30)
+            leader = found.topics[topic].partitions[0].leader
+            for broker in sorted(kafka3.brokers, key=lambda broker: broker.node_id != leader):
+                if broker.node_id == leader:
+                    broker.kill()
+                else:
+                    broker.stop()
+                try:
+                    rows, seen = producer.rows, load.committed
+                    wait_for("the load goes on", lambda seen=seen: load.committed > seen + 50)  # type: ignore[misc]
+                    wait_for("so does the log", lambda rows=rows: producer.rows > rows + 50)  # type: ignore[misc]
+                finally:
+                    broker.start()
+        wait_caught_up(settings)
 
     check_all(settings, mysql_a, name)

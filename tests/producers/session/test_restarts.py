@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from databases.errors import LoginRefused, ServerLost
+from databases.server import OUTAGE_S
 from event_token import Rebuild, Retry, ShardstreamError, UsageError
 from producers.decoder.errors import RolledBack
-from producers.errors import PublisherSpent, StopsBehindOthers, TransactionTooLong
-from producers.session.restarts import (
+from producers.errors import AnswerTooLate, PublisherSpent, StopsBehindOthers, TransactionTooLong
+from producers.session.supervisor import (
     LASTS_S,
     RESTARTS_IN_PLACE_MAX,
     Ended,
     Restarts,
     may_pass,
 )
-from producers.session.waiting import AWAY_S_MAX
 from topics.errors import NoBrokerAnswers
-from topics.kafka.errors import TopicMissing
+from topics.kafka.errors import AuthenticationFailed, LoginEnded, TopicMissing
 
 HERE = Ended("0-1-7", streams=True, is_live=False, rows=0, lasted_s=1.0)
 FAULTS: list[ShardstreamError] = [
@@ -41,7 +41,7 @@ def test_sessions_that_do_not_get_on_are_bounded(
     faults: list[ShardstreamError], committed: list[bool]
 ) -> None:
     """However faults mix, and whatever a session commits before it fails in the same place."""
-    restarts = Restarts(0.0)
+    restarts = Restarts(0.0, OUTAGE_S)
     enough = []
     for number, fault in enumerate(faults):
         restarts.add(fault, replace(HERE, rows=int(committed[number])), float(number))
@@ -63,7 +63,7 @@ def test_sessions_that_do_not_get_on_are_bounded(
 )
 def test_a_session_that_gets_on_begins_the_count_again(got_on: Ended) -> None:
     """The position has moved, or was that of the server; or a copy has gone on for long."""
-    restarts = Restarts(0.0)
+    restarts = Restarts(0.0, OUTAGE_S)
     for _ in range(RESTARTS_IN_PLACE_MAX):
         restarts.add(Rebuild(""), HERE, 1.0)
     restarts.add(Rebuild(""), got_on, 2.0)
@@ -74,18 +74,18 @@ def test_a_session_that_gets_on_begins_the_count_again(got_on: Ended) -> None:
 def test_an_outage_is_bounded_by_time() -> None:
     """No server, or none that takes the password; a session that streamed ends an outage."""
     away = Ended("", streams=False, is_live=False, rows=0, lasted_s=0.1)
-    for fault in (ServerLost(""), LoginRefused("")):
-        restarts = Restarts(0.0)
+    for fault in (ServerLost(""), LoginRefused(""), LoginEnded("")):
+        restarts = Restarts(0.0, OUTAGE_S)
         restarts.add(fault, HERE, 100.0)
         for number in range(1_000):
-            restarts.add(fault, away, 100.0 + number * AWAY_S_MAX / 1_000)
-        assert not restarts.are_enough(100.0 + AWAY_S_MAX)
-        assert restarts.are_enough(101.0 + AWAY_S_MAX)
+            restarts.add(fault, away, 100.0 + number * OUTAGE_S / 1_000)
+        assert not restarts.are_enough(100.0 + OUTAGE_S)
+        assert restarts.are_enough(101.0 + OUTAGE_S)
 
 
 def test_a_transaction_that_is_too_long_twice_is_enough() -> None:
     """The brokers may have ended the first one; each attempt takes a quarter of an hour."""
-    restarts = Restarts(0.0)
+    restarts = Restarts(0.0, OUTAGE_S)
     restarts.add(TransactionTooLong(""), HERE, 1.0)
     assert not restarts.are_enough(1.0)
     restarts.add(TransactionTooLong(""), HERE, 2.0)
@@ -94,7 +94,7 @@ def test_a_transaction_that_is_too_long_twice_is_enough() -> None:
 
 def test_rollbacks_of_other_transactions_are_no_restarts_in_one_place() -> None:
     """The next session leaves the rows of each out; a second time would be one."""
-    restarts = Restarts(0.0)
+    restarts = Restarts(0.0, OUTAGE_S)
     for number in range(100):
         restarts.add(RolledBack(f"0-1-{number}"), HERE, 1.0)
     assert (restarts.count, restarts.pause_s(RolledBack(""))) == (0, 0.0)
@@ -102,10 +102,23 @@ def test_rollbacks_of_other_transactions_are_no_restarts_in_one_place() -> None:
     assert restarts.count == 1
 
 
+def test_a_question_that_is_not_answered_yet_is_no_restart_in_one_place() -> None:
+    """The next session goes on with it, so it ends; other faults are counted beside it."""
+    restarts = Restarts(0.0, OUTAGE_S)
+    for _ in range(100):
+        restarts.add(AnswerTooLate(""), HERE, 1.0)
+    assert (restarts.count, restarts.are_enough(1.0)) == (0, False)
+    for _ in range(RESTARTS_IN_PLACE_MAX + 1):
+        restarts.add(AnswerTooLate(""), HERE, 1.0)
+        restarts.add(Rebuild(""), HERE, 1.0)
+    assert restarts.are_enough(1.0)
+
+
 def test_what_may_pass() -> None:
     """Brokers that are away may; a password that never worked does not."""
-    for fault in (*FAULTS, NoBrokerAnswers("")):
+    for fault in (*FAULTS, NoBrokerAnswers(""), LoginEnded("")):
         assert may_pass(fault, has_streamed=False)
     assert not may_pass(UsageError(""), has_streamed=True)
     assert may_pass(LoginRefused(""), has_streamed=True)
-    assert not may_pass(LoginRefused(""), has_streamed=False)
+    for refused in (LoginRefused(""), AuthenticationFailed("")):
+        assert not may_pass(refused, has_streamed=False)

@@ -30,7 +30,7 @@ from topics.kafka.errors import Fenced
 from topics.names import ShardTopics
 from topics.progress.committed_tail import last_progress
 from topics.records.vevent import Op
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 
 
 def check_reason(settings: ShardProducerSettings, error: BaseException) -> None:
@@ -72,15 +72,15 @@ def test_changes_reach_the_log_once_and_in_order(
 
 
 def test_progress_has_the_true_offsets_after_an_aborted_foreign_record(
-    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """Another producer's aborted record moves the log's offsets; progress records follow them."""
-    name = database.new_database()
-    settings = settings_of(database, kafka, keyspace)
+    name = mysql_a.new_database()
+    settings = settings_of(mysql_a, kafka, keyspace)
     log_topic = ShardTopics(keyspace, settings.shard).log
     stranger = open_producer(settings.kafka, transactional_id=f"{keyspace}.stranger")
     with producing(settings):
-        with database.connect(database=name) as connection, connection.cursor() as cursor:
+        with mysql_a.connect(database=name) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
             for i in range(3):
                 cursor.execute(f"INSERT INTO t VALUES ({i})")
@@ -227,15 +227,15 @@ def test_next_server_takes_over_when_the_first_is_away(
 
 
 def test_the_last_ddl_is_told_over_restarts(
-    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+    mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """Progress tells kind, table and time of the last DDL, also in a life that has seen none.
 
     Statements on the product's own tables are not told.
     """
-    settings = settings_of(database, kafka, keyspace)
+    settings = settings_of(mariadb_a, kafka, keyspace)
     topics, told = ShardTopics(keyspace, settings.shard), []
-    with database.one_table() as (name, cursor):
+    with mariadb_a.one_table() as (name, cursor):
         alter = "ALTER TABLE t ADD secret INT DEFAULT 42 COMMENT 'pin'"
         for statement in (alter, "CREATE DATABASE IF NOT EXISTS _shardstream"):
             with producing(settings) as producer:
@@ -390,7 +390,7 @@ def test_fault_that_does_not_pass_ends_in_a_halt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without its schema registry the producer ends with an error after a few attempts."""
-    monkeypatch.setattr("producers.session.waiting.BACKOFF_S_MAX", 0.01)
+    monkeypatch.setattr("producers.session.supervisor.BACKOFF_S_MAX", 0.01)
     settings = settings_of(mysql_a, kafka, keyspace, registry_url="http://127.0.0.1:1")
 
     error = RunningProducer(settings).wait_error()

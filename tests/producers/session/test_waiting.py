@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from producers import publisher
 from producers.errors import LogDisagrees
 from producers.session.supervisor import run_shard
 from producers.settings import ProducerState, ProducerStatus
-from producers.shard_log import publisher
 from shardstream.local.kafka_cluster import KafkaCluster
-from shardstream.local.ports import HOST, free_ports
+from shardstream.local.local_server import HOST, free_ports
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import (
     SHARD,
@@ -21,6 +21,7 @@ from tests.producers.session.producing import (
     settings_of,
     wait_caught_up,
     wait_for,
+    wait_noted,
 )
 from topics.kafka import client
 from topics.kafka.client import ClientConfig, open_admin
@@ -31,49 +32,17 @@ from topics.names import ShardTopics
 REACH_S = 2.0
 
 
-def wait_noted(producer: RunningProducer, text: str) -> None:
-    """Wait until the producer reports a text while it goes on running."""
-
-    def is_noted() -> bool:
-        producer.check()
-        return any(text in status.note for status in list(producer.statuses))
-
-    wait_for(f"{text!r} is reported", is_noted)
-
-
 def test_server_that_is_away_at_the_start_is_waited_for(
-    start_server: StartServer, kafka: KafkaCluster, keyspace: str
+    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """B25: the producer reports the server, and streams once it is there."""
-    database = start_server()
+    database = start_mysql()
     settings = settings_of(database, kafka, keyspace)
     database.server.kill()
 
     producer = RunningProducer(settings)
     wait_noted(producer, settings.servers[0].name)
     database.server.start()
-    producer.wait_streaming()
-    wait_caught_up(settings)
-    producer.end()
-
-
-def test_broker_that_is_away_at_the_start_is_waited_for(
-    mysql_a: DatabaseFixture,
-    kafka: KafkaCluster,
-    keyspace: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """B25: the producer reports the brokers, and streams once one is there."""
-    settings = settings_of(mysql_a, kafka, keyspace)
-    [broker] = kafka.brokers
-    broker.stop()
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(client, "REACH_S_MAX", REACH_S)
-            producer = RunningProducer(settings)
-            wait_noted(producer, kafka.bootstrap_servers)
-    finally:
-        broker.start()
     producer.wait_streaming()
     wait_caught_up(settings)
     producer.end()

@@ -20,12 +20,18 @@ from tests.producers.session.producing import (
 )
 
 SEED = 20261121
+KEYS = 500
 
 
 class Workload:
-    """Transactions of one to forty rows until the block ends; reconnects after restarts."""
+    """Transactions of one to forty rows until the block ends; reconnects after restarts.
 
-    def __init__(self, database: DatabaseFixture, name: str) -> None:
+    `pause_s`: between them. The checks read the whole log: a few thousand rows say as much as a
+    million.
+    """
+
+    def __init__(self, database: DatabaseFixture, name: str, *, pause_s: float = 0.03) -> None:
+        self._pause_s = pause_s
         self._database = database
         self._name = name
         self._random = random.Random(SEED)
@@ -45,8 +51,7 @@ class Workload:
             try:
                 while not self._end.is_set():
                     self._transaction(connection)
-                    # The checks read the whole log: a few thousand rows say as much as a million.
-                    self._end.wait(0.01)
+                    self._end.wait(self._pause_s)
             except (pymysql.err.OperationalError, pymysql.err.InterfaceError):
                 continue
             finally:
@@ -57,7 +62,7 @@ class Workload:
         draw = self._random
         with connection.cursor() as cursor:
             for _ in range(draw.choice((1, 1, 1, 2, 5, 40))):
-                key, value = draw.randrange(500), draw.randrange(1000)
+                key, value = draw.randrange(KEYS), draw.randrange(1000)
                 if draw.random() < 0.7:
                     cursor.execute(
                         f"INSERT INTO t VALUES ({key}, {value}, REPEAT('x', {value % 200})) "

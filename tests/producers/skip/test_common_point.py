@@ -2,16 +2,13 @@
 
 import pytest
 
-from databases.server_facts import ServerHistory
+from databases.server_facts import ServerHistory, facts_of
 from event_token import Flavor, parse_gtid_set
-from producers.replication.family import family_of
 from producers.servers.choice import ServerView
 from producers.servers.server_list import OpenServer
 from producers.settings import ServerSettings, ShardProducerSettings
-from producers.skip.common_point import CommonPoint, common_point
-from producers.skip.server_commits import ServerCommits
+from producers.skip.lost_transactions import CommonPoint, ServerCommits, common_point
 from topics.kafka.client import ClientConfig
-from topics.names import ShardTopics
 
 UUID_A = "4c4b4a49-0000-11f0-8000-000000000001"
 UUID_B = "4c4b4a49-0000-11f0-8000-000000000002"
@@ -33,7 +30,7 @@ def test_a_source_of_which_the_server_has_nothing_is_not_searched_for(
         keyspace="shop", shard="-", flavor=flavor, servers=(place,), kafka=NOWHERE
     )
 
-    commits = ServerCommits(OpenServer(place, family_of(flavor), None), view)
-    found = common_point(settings, ShardTopics("shop", "-"), source, commits)
+    commits = ServerCommits(OpenServer(place, settings.shard_topics, facts_of(flavor), None), view)
+    found = common_point(settings, source, commits)
 
     assert found == CommonPoint(None, [], [])

@@ -8,20 +8,20 @@ import pytest
 from databases.sql import rows
 from event_token import Flavor, UsageError
 from producers.decoder.errors import StatementInRowStream
-from producers.session import parts
 from producers.session.supervisor import run_shard
 from producers.settings import ShardProducerSettings
-from producers.skip.given_order import given_order, parse_named
 from producers.skip.record_writer import SkipReport
-from producers.skip.skip_order import SkipOrder
+from producers.skip.skip_order import SkipOrder, given_order, parse_named
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import (
     RunningProducer,
+    limited,
     read_log,
 )
 from tests.producers.skip.skipping import begin_log, checked_log, ids, named_gtid, run
 from topics.kafka.errors import Fenced
+from topics.keyspace.audit import operator
 from topics.records.skip_record import Skip, SkipKind
 from topics.records.vevent import EventType
 
@@ -81,9 +81,9 @@ def test_all_stops_up_to_a_gtid_are_passed_and_rows_between_are_logged(
 ) -> None:
     """Each exchange is one SKIP record, each row is logged, and the order ends right at its end."""
     name, settings = begin_log(database, kafka, keyspace, *exchangeable())
-    texts = [each for i in range(1, 13) for each in (f"INSERT INTO t VALUES ({i})", exchange())]
+    texts = [each for i in range(1, 5) for each in (f"INSERT INTO t VALUES ({i})", exchange())]
     run(database, name, *texts, exchange())
-    end = gtid_of(database, name, "INSERT INTO t VALUES (13)")
+    end = gtid_of(database, name, "INSERT INTO t VALUES (5)")
     behind = gtid_of(database, name, exchange())
 
     order, reports = order_of(settings, until=end)
@@ -93,14 +93,14 @@ def test_all_stops_up_to_a_gtid_are_passed_and_rows_between_are_logged(
 
     log = checked_log(settings)
     assert order.has_ended
-    assert ids(log.events) == [*[e for i in range(1, 13) for e in (i, "skip")], "skip", 13]
+    assert ids(log.events) == [*[e for i in range(1, 5) for e in (i, "skip")], "skip", 5]
     skips = [event for event in log.events if event.type is EventType.SKIP]
     assert [Skip.of(event) for event in skips] == [
-        Skip(SkipKind.TRANSACTION, report.gtids, REASON) for report in reports
+        Skip(SkipKind.TRANSACTION, report.gtids, REASON, operator()) for report in reports
     ]
     skipped = log.progress[-1].skipped
     assert skipped is not None
-    assert skipped.count == len(reports) == 13
+    assert skipped.count == len(reports) == 5
     error = RunningProducer(settings).wait_error()
     assert isinstance(error, StatementInRowStream)
     assert named_gtid(error, settings) == behind
@@ -130,15 +130,15 @@ def test_a_stop_below_numbers_of_another_writer_is_passed_by_the_command_that_it
 
 
 def test_only_stops_because_of_the_named_tables_are_passed(
-    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """All tables that a stop names must be given, for the rows of all of them are missing."""
-    name, settings = begin_log(database, kafka, keyspace, *exchangeable(), *exchangeable("other"))
-    first = gtid_of(database, name, exchange())
-    run(database, name, "INSERT INTO t VALUES (1)")
-    other = gtid_of(database, name, exchange("other"))
+    name, settings = begin_log(mysql_a, kafka, keyspace, *exchangeable(), *exchangeable("other"))
+    first = gtid_of(mysql_a, name, exchange())
+    run(mysql_a, name, "INSERT INTO t VALUES (1)")
+    other = gtid_of(mysql_a, name, exchange("other"))
     by_hand = gtid_of(
-        database, name, "SET SESSION binlog_format = STATEMENT", "INSERT INTO t VALUES (2)"
+        mysql_a, name, "SET SESSION binlog_format = STATEMENT", "INSERT INTO t VALUES (2)"
     )
 
     named = [f"{name}.t", f"{name}.t_aside"]
@@ -164,18 +164,18 @@ def test_only_stops_because_of_the_named_tables_are_passed(
 
 
 def test_several_gtids_are_passed_one_by_one_and_what_does_not_stop_is_logged(
-    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str, monkeypatch: pytest.MonkeyPatch
+    mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """Each named stop has its own record; a stop that is not named ends the run."""
-    monkeypatch.setattr(parts, "RECORD_BYTES_MAX", 10_000)
     name, settings = begin_log(
-        database, kafka, keyspace, "CREATE TABLE t (id INT PRIMARY KEY, v TEXT)"
+        mariadb_a, kafka, keyspace, "CREATE TABLE t (id INT PRIMARY KEY, v TEXT)"
     )
+    settings = limited(settings, 10_000)
     large = "INSERT INTO t VALUES ({}, REPEAT('x', 20000))"
-    first, second = (gtid_of(database, name, large.format(i)) for i in (1, 2))
-    logged = gtid_of(database, name, "INSERT INTO t VALUES (3, '')")
-    third = gtid_of(database, name, large.format(4))
-    fourth = gtid_of(database, name, large.format(5))
+    first, second = (gtid_of(mariadb_a, name, large.format(i)) for i in (1, 2))
+    logged = gtid_of(mariadb_a, name, "INSERT INTO t VALUES (3, '')")
+    third = gtid_of(mariadb_a, name, large.format(4))
+    fourth = gtid_of(mariadb_a, name, large.format(5))
 
     order, reports = order_of(settings, [first, f"{second},{third}", logged])
     carry_out(settings, order)
@@ -209,16 +209,16 @@ def test_a_stop_that_is_not_named_is_not_passed(
 
 
 def test_rows_that_were_logged_without_names_are_passed_and_later_ones_are_logged(
-    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+    mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """While binlog_row_metadata was MINIMAL each row stopped the shard: one order passes all."""
-    name, settings = begin_log(database, kafka, keyspace, "CREATE TABLE t (id INT PRIMARY KEY)")
+    name, settings = begin_log(mysql_a, kafka, keyspace, "CREATE TABLE t (id INT PRIMARY KEY)")
     nameless = [f"INSERT INTO t VALUES ({number})" for number in range(1, 6)]
     try:
-        run(database, name, "SET GLOBAL binlog_row_metadata = MINIMAL", *nameless)
+        run(mysql_a, name, "SET GLOBAL binlog_row_metadata = MINIMAL", *nameless)
     finally:
-        run(database, name, "SET GLOBAL binlog_row_metadata = FULL")
-    run(database, name, "INSERT INTO t VALUES (6)")
+        run(mysql_a, name, "SET GLOBAL binlog_row_metadata = FULL")
+    run(mysql_a, name, "INSERT INTO t VALUES (6)")
 
     order, reports = order_of(settings, tables=[f"{name}.t"])
     carry_out(settings, order)
@@ -229,12 +229,12 @@ def test_rows_that_were_logged_without_names_are_passed_and_later_ones_are_logge
 
 
 def test_a_producer_that_starts_meanwhile_takes_over_and_the_order_goes_on_later(
-    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
+    mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A supervisor's producer fences the order, stops at the next stop, and nothing is doubled."""
-    name, settings = begin_log(database, kafka, keyspace, *exchangeable())
-    texts = [each for i in range(6) for each in (f"INSERT INTO t VALUES ({i})", exchange())]
-    end = gtid_of(database, name, *texts, "INSERT INTO t VALUES (6)")
+    name, settings = begin_log(mariadb_a, kafka, keyspace, *exchangeable())
+    texts = [each for i in range(4) for each in (f"INSERT INTO t VALUES ({i})", exchange())]
+    end = gtid_of(mariadb_a, name, *texts, "INSERT INTO t VALUES (4)")
     errors: list[BaseException] = []
 
     def take_over(_report: SkipReport) -> None:
@@ -248,6 +248,6 @@ def test_a_producer_that_starts_meanwhile_takes_over_and_the_order_goes_on_later
     carry_out(settings, order)
 
     assert [type(error) for error in errors] == [StatementInRowStream]
-    assert len(reports) == 5
+    assert len(reports) == 3
     log = checked_log(settings)
-    assert ids(log.events) == [*[e for i in range(6) for e in (i, "skip")], 6]
+    assert ids(log.events) == [*[e for i in range(4) for e in (i, "skip")], 4]

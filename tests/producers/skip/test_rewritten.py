@@ -11,7 +11,7 @@ from producers.errors import HistoryRewritten, ServerBehindLog
 from producers.settings import ShardProducerSettings
 from producers.skip.lost_transactions import skip_lost
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.database_servers import DatabaseFixture, StartServer
+from tests.database_servers import DatabaseFixture
 from tests.producers.servers.power_cut import clock_s, losing_what_follows, produce_and_stop
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import (
@@ -29,12 +29,16 @@ from topics.records.vevent import EventType
 REASON = "power cut in rack 7"
 
 
-@pytest.mark.parametrize(("written", "stop"), [(4, HistoryRewritten), (2, ServerBehindLog)])
+@pytest.mark.parametrize(
+    ("start_name", "written", "stop"),
+    [("start_mariadb", 4, HistoryRewritten), ("start_mysql", 2, ServerBehindLog)],
+)
 def test_log_goes_on_after_its_gtids_were_given_to_others(
     *,
+    start_name: str,
     written: int,
     stop: type[Exception],
-    start_server: StartServer,
+    request: pytest.FixtureRequest,
     kafka: KafkaCluster,
     keyspace: str,
     tmp_path: Path,
@@ -43,7 +47,7 @@ def test_log_goes_on_after_its_gtids_were_given_to_others(
 
     Rows 1 to 3 are lost, and the rows that have their GTIDs now are logged.
     """
-    database = start_server()
+    database: DatabaseFixture = request.getfixturevalue(start_name)()
     name = database.new_database()
     settings = settings_of(database, kafka, keyspace)
     statements(database, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")

@@ -8,7 +8,6 @@ from databases.internal_tables import JOURNAL, create_internal_tables
 from databases.sql import rows
 from event_token import Flavor, MariadbGtidSet, MysqlGtidSet, UsageError, parse_gtid_set
 from producers.decoder.errors import RecordTooLarge, StatementInRowStream, UnsupportedEvent
-from producers.session import parts
 from producers.settings import ProducerState, ShardProducerSettings
 from producers.skip.one_transaction import skip_transaction
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -17,6 +16,7 @@ from tests.producers.servers.replication import executed as executed_on
 from tests.producers.session.producing import (
     SHARD,
     RunningProducer,
+    limited,
     producing,
     read_log,
     settings_of,
@@ -27,6 +27,7 @@ from tests.producers.session.producing import (
 from tests.producers.skip.skipping import checked_log, ids, named_gtid, run
 from tests.topics.shard_writer import provision
 from topics.kafka.errors import Fenced
+from topics.keyspace.audit import operator
 from topics.records.skip_record import Skip, SkipKind
 from topics.records.vevent import EventType
 from topics.stream.subscriber import StreamSubscriber
@@ -61,12 +62,11 @@ def write_what_stops(database: DatabaseFixture, name: str) -> list[type[BaseExce
 
 
 def test_skipped_transactions_are_told_and_all_other_rows_arrive_once(
-    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str, monkeypatch: pytest.MonkeyPatch
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """B3: each transaction that stops the shard for good is passed by the command that is named."""
-    monkeypatch.setattr(parts, "RECORD_BYTES_MAX", 10_000)
     name = database.new_database()
-    settings = settings_of(database, kafka, keyspace)
+    settings = limited(settings_of(database, kafka, keyspace), 10_000)
     provision(settings.kafka, keyspace, [SHARD])
     run(database, name, "CREATE TABLE t (id INT PRIMARY KEY, v TEXT)")
     with producing(settings):
@@ -100,7 +100,8 @@ def test_skipped_transactions_are_told_and_all_other_rows_arrive_once(
     assert ids(log.events) == expected
     skips = [event for event in log.events if event.type is EventType.SKIP]
     assert [event.gtid for event in skips] == skipped
-    assert [Skip.of(e) for e in skips] == [Skip(SkipKind.TRANSACTION, g, REASON) for g in skipped]
+    told_of = [Skip(SkipKind.TRANSACTION, gtid, REASON, operator()) for gtid in skipped]
+    assert [Skip.of(e) for e in skips] == told_of
     assert ids(seen) == expected
     for event in (e for e in seen if e.type is EventType.SKIP):
         assert event.token.position.contains_gtid(event.gtid)

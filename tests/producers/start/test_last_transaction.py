@@ -47,10 +47,10 @@ def test_reused_gtids_after_a_power_cut_stop_the_shard(
 
 
 def test_purged_place_is_said_to_be_unverified(
-    start_server: StartServer, kafka: KafkaCluster, keyspace: str
+    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A1: once the log's last transaction is purged, the status says that it is unverified."""
-    database = start_server()
+    database = start_mysql()
     name = database.new_database()
     settings = settings_of(database, kafka, keyspace)
     statements(database, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from producers.start import reshard_end
-from producers.start.reshard_end import is_sharded
+from producers.start import choose_start
+from producers.start.choose_start import is_sharded
 from topics.kafka.client import ClientConfig
 from topics.keyspace.topology import ShardEntry, TableVindex, Topology
 
@@ -27,6 +27,6 @@ def test_databases_that_count(
 ) -> None:
     """Without vindexes the search ends at the newest row instead of reading the whole log."""
     topology = Topology("commerce", 0, (ShardEntry("-"),), vindexes)
-    monkeypatch.setattr(reshard_end, "read_topology", lambda *_: topology)
+    monkeypatch.setattr(choose_start, "read_topology", lambda *_: topology)
 
     assert is_sharded(CONFIG, "commerce", database) is expected

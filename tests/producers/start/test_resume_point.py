@@ -7,8 +7,8 @@ import pytest
 from databases.server_facts import ServerHistory
 from event_token import Flavor, MariadbGtidSet, MysqlGtidSet, UsageError
 from producers.errors import BinlogPurged, LogDisagrees, ReplicaBehindLog, ServerBehindLog
-from producers.servers.reachable import check_reachable
-from producers.start.resume_point import ResumePoint, first_point, resume_point
+from producers.servers.choice import check_reachable
+from producers.start.choose_start import ResumePoint, first_point, resume_point
 from topics.names import ShardTopics
 from topics.progress.committed_tail import LastRow, LogTail
 from topics.progress.record import Progress, Tick

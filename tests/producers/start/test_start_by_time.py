@@ -7,16 +7,15 @@ from contextlib import closing
 import pytest
 
 from databases.connection import open_connection
+from databases.server_facts import facts_of
 from databases.sql import rows
 from event_token import Flavor, MariadbGtidSet, UsageError
 from event_token.gtid_set import parse_gtid_set
 from producers.errors import BinlogPurged
-from producers.replication.family import family_of
 from producers.replication.gtid_scan import BinlogTransaction, transactions
 from producers.replication.stream import ReplicationStream
-from producers.servers.mariadb_history import UnlistedNumbers
-from producers.start.position_at_time import find_position
-from producers.start.times import iso
+from producers.servers.server_list import UnlistedNumbers
+from producers.start.position_at_time import find_position, iso
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import purge_to
@@ -29,10 +28,10 @@ from tests.producers.session.producing import (
     settings_of,
     wait_caught_up,
 )
-from topics.progress.cells import begins_us
+from topics.kafka.lookups import Lookups
 from topics.progress.history import ProgressHistory
-from topics.progress.record import cell_start_us
-from topics.schemas.registry import TopicSchemaIds
+from topics.progress.record import begins_us, cell_start_us
+from topics.schemas import TopicSchemaIds
 from topics.start.start_forms import parse_time
 
 SECOND_US = 1_000_000
@@ -50,7 +49,7 @@ def logged(database: DatabaseFixture) -> list[BinlogTransaction]:
     with database.connect() as connection:
         first = rows(connection, "SHOW BINARY LOGS")[0][0]
     server = server_of(database)
-    with closing(ReplicationStream.open_file(server, family_of(flavor), first)) as stream:
+    with closing(ReplicationStream.open_file(server, facts_of(flavor), first)) as stream:
         return list(transactions(stream, flavor, first))
 
 
@@ -65,7 +64,7 @@ def insert(database: DatabaseFixture, name: str, ids: range, *, every_s: float) 
 
 def start_at(database: DatabaseFixture, time_us: int) -> str:
     """The position that a start at this time takes, as text."""
-    server, family = server_of(database), family_of(Flavor(database.flavor.value))
+    server, family = server_of(database), facts_of(Flavor(database.flavor.value))
     with closing(open_connection(server)) as connection:
         history = UnlistedNumbers().added_to(family.history(connection), server, family, connection)
         return str(find_position(server, family, connection, time_us, history).position)
@@ -74,7 +73,7 @@ def start_at(database: DatabaseFixture, time_us: int) -> str:
 def executed(database: DatabaseFixture) -> str:
     """The server's executed set as text."""
     with closing(open_connection(server_of(database))) as connection:
-        return str(family_of(Flavor(database.flavor.value)).history(connection).executed)
+        return str(facts_of(Flavor(database.flavor.value)).history(connection).executed)
 
 
 def test_start_by_time_leaves_out_what_is_older(
@@ -92,8 +91,9 @@ def test_start_by_time_leaves_out_what_is_older(
         wait_caught_up(settings)
     assert sorted(replay(read_log(settings), name, "t")) == [2, 3]
     schema_ids = TopicSchemaIds(settings.kafka)
-    with ProgressHistory(settings.kafka, keyspace, settings.shard, schema_ids) as history:
-        first = next(history.records())
+    with Lookups(settings.kafka) as lookups:
+        first = lookups.result(ProgressHistory(keyspace, settings.shard, schema_ids).first())
+    assert first is not None
     assert begins_us(first.progress) == cell_start_us(third.commit_us)
 
     assert start_at(own_server, fourth.commit_us) != start_at(own_server, third.commit_us)
@@ -179,7 +179,7 @@ def test_mariadb_from_a_backup_does_not_pass_for_complete(
         start_at(mariadb, SECOND_US)
 
     assert isinstance(error, BinlogPurged)
-    server, family = server_of(mariadb), family_of(Flavor.MARIADB)
+    server, family = server_of(mariadb), facts_of(Flavor.MARIADB)
     with closing(open_connection(server)) as connection:
         history = UnlistedNumbers().added_to(family.history(connection), server, family, connection)
     assert MariadbGtidSet.parse("0-7-100").reaches(history.purged)

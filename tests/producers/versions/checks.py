@@ -4,7 +4,6 @@ import pymysql
 import pytest
 
 from event_token import Flavor
-from producers.preflight.server_checks import preflight
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copied_rows import check_copied_rows
 from tests.producers.decoder.capture import run_statements
@@ -12,7 +11,7 @@ from tests.producers.decoder.case_checks import check_case
 from tests.producers.decoder.case_files import Case, cases_for
 from tests.producers.decoder.random_changes import check_random_table
 from tests.producers.own_servers import OwnServers
-from tests.producers.session.producing import server_of
+from tests.producers.session.producing import problems_of, server_of
 from tests.spark_consumers.versioned_tables import check_present_rows
 
 
@@ -22,7 +21,7 @@ def test_server_is_of_its_version_and_suits(
     """The module speaks of the series that runs, and a producer finds nothing amiss with it."""
     series = request.module.VERSION
     assert series <= server.version < (*series[:2], series[2] + 100)
-    found = preflight(server_of(server), Flavor(server.flavor), accept_loss_at_server_crash=True)
+    found = problems_of(server_of(server), Flavor(server.flavor), accept_loss_at_server_crash=True)
     assert found == []
 
 

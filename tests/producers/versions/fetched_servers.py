@@ -5,10 +5,17 @@ import zipfile
 from pathlib import Path
 
 from event_token import Flavor
-from shardstream.local.fetching.binaries import DatabaseBinaries, version_line, version_number
-from shardstream.local.fetching.cache import Report, cached, quiet
-from shardstream.local.fetching.debian_packages import ORIGIN, own_loader, unpack_packages
-from shardstream.local.fetching.maven import MavenArtifact, resolve
+from shardstream.local.database_binaries import DatabaseBinaries, version_line, version_number
+from shardstream.local.fetching import (
+    ORIGIN,
+    MavenArtifact,
+    Report,
+    cached,
+    own_loader,
+    quiet,
+    resolve,
+    unpack_packages,
+)
 
 # Debian releases with the oldest and the newest MariaDB, and its package.
 DEBIAN_RELEASES = {"bullseye": "mariadb-server-core-10.5", "trixie": "mariadb-server-core"}

@@ -2,9 +2,9 @@
 
 import platform
 
+from shardstream.local.database_binaries import DatabaseBinaries
 from shardstream.local.database_server import MariadbServer, MysqlServer
-from shardstream.local.fetching.binaries import DatabaseBinaries
-from shardstream.local.fetching.debian_packages import debian_obstacle
+from shardstream.local.fetching import debian_obstacle
 from tests.producers.versions.fetched_servers import find_debian_mariadb, find_old_mysql
 
 

@@ -1,13 +1,13 @@
 """Generated columns on the newest MariaDB, which logs them with an INSERT and with no UPDATE."""
 
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from producers.decoder import HiddenType
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
+from tests.postgres_servers import PostgresFixture
 from tests.producers.decoder.capture import capture, executed_set, run_statements
 from tests.producers.decoder.decoding import (
     ALL_ROWS,
@@ -18,10 +18,9 @@ from tests.producers.decoder.decoding import (
 )
 from tests.producers.session.producing import producing, settings_of
 from tests.producers.versions.other_servers import NewMariadb
-from tests.spark_consumers.second_database.followed import Followed
-from tests.spark_consumers.second_database.general_targets import FileTargets
-from tests.spark_consumers.second_database.serving import create_databases, serve
-from tests.spark_consumers.second_database.verified import Verify, feeding
+from tests.sinks.database.followed import Followed
+from tests.sinks.database.serving import create_databases, serve
+from tests.sinks.database.verified import Verify, feeding
 
 SERVER = NewMariadb
 VERSION = (11, 8, 0)
@@ -32,13 +31,13 @@ TABLE = (
 
 
 def test_a_sink_never_keeps_an_old_value_of_one(
-    server: DatabaseFixture, kafka: KafkaCluster, keyspace: str, tmp_path: Path
+    server: DatabaseFixture, postgres: PostgresFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A second database has none, whatever the row image is, until it is an ordinary column."""
     create_databases({"-": server}, keyspace)
     serve(kafka, keyspace, {"-": server})
     settings = settings_of(server, kafka, keyspace, shard="-")
-    target = Followed(FileTargets("sqlite", tmp_path), deletes="hard", follower=keyspace)
+    target = Followed(postgres, deletes="hard", follower=keyspace)
     target.database.prepare()
     updates = [
         statement
@@ -71,7 +70,7 @@ def test_a_sink_never_keeps_an_old_value_of_one(
     assert [column.name for column in known.shape.columns] == ["id", "a"]
     assert (found.rows, found.named) == (4, ())
     assert (altered.rows, altered.named) == (1, ())
-    assert target.rows("SELECT id, a, s FROM t") == [(9, 1, 5)]
+    assert target.rows(f'SELECT id, a, s FROM "{keyspace}".t') == [(9, 1, 5)]
 
 
 @pytest.mark.parametrize("since", ["ALTER TABLE t MODIFY s INT", "DROP TABLE t"])

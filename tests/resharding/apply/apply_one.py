@@ -1,23 +1,18 @@
 """Runs one applier as a process, for tests that kill it. Settings come as a line of JSON."""
 
-import ctypes
 import json
-import signal
 import sys
 import threading
 
 from event_token import Flavor
 from resharding.apply.applier import ApplierSettings, run_applier
-from resharding.plan.reshard_plan import ReshardPlan
-from resharding.server import ReshardServer
+from resharding.bookkeeping import ReshardPlan
+from resharding.servers import ReshardServer
 from topics.kafka.client import ClientConfig
-
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Apply until killed."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     told = json.loads(sys.stdin.readline())
     shard, flavor = told["shard"]
     settings = ApplierSettings(

@@ -15,9 +15,8 @@ from resharding.errors import (
     DoesNotApply,
     TransactionSkipped,
 )
-from resharding.primaries import find_primary
-from resharding.server import ReshardServer
-from resharding.verify.verification import VerifySettings, verify_target
+from resharding.servers import ReshardServer, find_primary
+from resharding.verification import VerifySettings, verify_target
 from shardstream.commands.app import EXIT_FENCED, exit_status
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
@@ -26,7 +25,8 @@ from tests.producers.session.producing import producing, wait_for
 from tests.resharding.accounts import resharder_of
 from tests.resharding.apply.one_table import OneTable
 from tests.resharding.shards import (
-    SPLIT_AND_MERGE,
+    ONE_TARGET,
+    TWO_SOURCES,
     ApplierProcess,
     RunningApplier,
     applier_settings,
@@ -39,20 +39,16 @@ from tests.resharding.shards import (
 )
 from tests.resharding.writers import rows_of, writing
 
-KILLS = 3
+KILLS = 2
 
 
-@SPLIT_AND_MERGE
 def test_reshard_under_load_with_kills(
-    source_shards: tuple[str, ...],
-    target_shards: tuple[str, ...],
-    servers: list[DatabaseFixture],
-    kafka: KafkaCluster,
-    keyspace: str,
+    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """F24, F25: Each target ends with exactly the rows of its range, across kill -9."""
-    source_databases = dict(zip(source_shards, servers, strict=False))
-    targets = dict(zip(target_shards, servers[len(source_shards) :], strict=True))
+    """F24, F25: A target ends with exactly the rows of its range, across kill -9."""
+    *source_servers, target = servers
+    source_databases = dict(zip(TWO_SOURCES, source_servers, strict=True))
+    targets = {ONE_TARGET: target}
     dice = random.Random(7)
     with ExitStack() as stack:
         sources = stack.enter_context(sources_of(source_databases, kafka, keyspace))
@@ -204,13 +200,13 @@ def test_one_applier_a_target(
 
 
 def test_a_killed_appliers_last_commit_may_come_late(
-    either_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A COMMIT that ends after the next applier has read the checkpoint does not end that one.
 
     It would end as if replaced, and no supervisor would start it again.
     """
-    source, target, _ = either_servers
+    source, target, _ = servers
     columns = "seq, position, timestamp_us, token"
     with ExitStack() as stack:
         one = OneTable(stack, source, target, kafka, keyspace)
@@ -244,10 +240,10 @@ def test_a_killed_appliers_last_commit_may_come_late(
 
 
 def test_a_target_that_is_a_primary_no_more_gets_no_rows(
-    either_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+    mariadb_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A5: the account may write to a read-only server; the applier looks for the primary."""
-    source, target, _ = either_servers
+    source, target, _ = mariadb_servers
     with ExitStack() as stack:
         one = OneTable(stack, source, target, kafka, keyspace)
         looked: list[ReshardServer] = []
@@ -271,23 +267,56 @@ def test_a_target_that_is_a_primary_no_more_gets_no_rows(
         assert looked
 
 
+def test_an_applier_without_rows_outlives_faults_far_apart(
+    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+) -> None:
+    """How long the target has been away counts from the fault at hand: it had all in between."""
+    source, target, _ = servers
+    with ExitStack() as stack:
+        one = OneTable(stack, source, target, kafka, keyspace)
+        _, cursor = stack.enter_context(source.one_table())  # of which the target gets nothing
+        settings = replace(one.settings(), outage_s=0.5)  # shorter than the pause after a fault
+        applier = stack.enter_context(applying(settings))
+        one.wait(applier)
+        for fault in range(2):
+            kill_sessions(target, settings.target.user)
+            cursor.execute(f"INSERT INTO t VALUES ({fault})")
+            wait_for("it retries", lambda: _retries(applier) > fault)  # noqa: B023 - called here
+            one.wait(applier)
+
+
+def kill_sessions(database: DatabaseFixture, user: str) -> None:
+    """End the connections of an account."""
+    query = "SELECT id FROM information_schema.processlist WHERE user = %s"
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(query, (user,))
+        for (session,) in cursor.fetchall():
+            cursor.execute(f"KILL {session}")
+
+
+def _retries(applier: RunningApplier) -> int:
+    return sum("retrying" in status.note for status in applier.statuses)
+
+
 @pytest.mark.parametrize(
-    ("table", "truncate"),
+    ("source", "table", "truncate"),
     [
-        ("user", "TRUNCATE {db}.user"),
-        ("a$b", 'TRUNCATE/* all */{db}."a$b"'),
+        ("mysql_a", "user", "TRUNCATE {db}.user"),
+        ("mariadb_a", "a$b", 'TRUNCATE/* all */{db}."a$b"'),
     ],
 )
 def test_an_emptied_table_stops_the_applier(
     *,
+    source: str,
     table: str,
     truncate: str,
-    database: DatabaseFixture,
     mysql_b: DatabaseFixture,
     kafka: KafkaCluster,
     keyspace: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     """A7: TRUNCATE stops the applier whatever the table is called and however it is written."""
+    database: DatabaseFixture = request.getfixturevalue(source)
     with ExitStack() as stack:
         one = OneTable(stack, database, mysql_b, kafka, keyspace, table=table)
         one.run(

@@ -27,7 +27,7 @@ VALUE_CASES = frozenset(
         *("charset_other_scripts", "charset_swe7", "charset_west", "compressed_columns"),
         *("compressed_events", "dates", "decimals", "enums_and_sets", "floats", "geometry"),
         *("generated_columns", "geometry_srid", "integers", "json_alias", "json_mariadb"),
-        *("json_mysql", "many_columns", "many_labels", "off_calendar", "off_calendar_key"),
+        *("json_mysql", "many_columns", "many_labels", "invalid_dates", "invalid_dates_key"),
         *("savepoints", "set_statement", "statement_charsets", "strings", "times", "timestamps"),
         *("triggers", "uuid_and_inet", "uuid_and_inet_as_bytes", "uuid_key", "uuid_versions"),
         *("decimal_of_38_places", "functional_indexes", "inet6_forms", "long_unique_names"),

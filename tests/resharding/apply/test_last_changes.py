@@ -8,9 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from event_token import KeyRange
-from resharding.apply.changes import Change, Delete, Upsert
 from resharding.apply.last_changes import KeyUse, LastChanges, Section
-from resharding.apply.routing import Routes
+from resharding.routing import Change, Delete, Routes, Upsert
 from tests.resharding.apply.records import SHAPE, event
 from topics.keyspace.topology import TableVindex
 from topics.keyspace.vindexes import vindex_named

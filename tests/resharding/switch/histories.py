@@ -9,9 +9,9 @@ from typing import Final
 
 from resharding.switch.decision import (
     Action,
+    NextCommand,
     ReshardView,
-    Step,
-    Way,
+    SwitchStep,
     next_cancel_step,
     next_switch_step,
 )
@@ -31,10 +31,10 @@ STEPS_MAX: Final = 200  # of one undisturbed command
 WAYS_MAX: Final = 4  # commands in a row until a reshard is completed or cancelled
 AWAITS: Final = {Action.AWAIT_END, Action.AWAIT_DRAIN, Action.AWAIT_LOG, Action.AWAIT_BEGIN}
 # Of an awaited step that does not come; the words of `overdue`.
-OVERDUE: Final = (Way.SWITCH, Way.CANCEL, Way.CANCEL_LOST_TARGET)
+OVERDUE: Final = (NextCommand.SWITCH, NextCommand.CANCEL, NextCommand.CANCEL_LOST_TARGET)
 
 Falsify = Callable[[ReshardView], ReshardView]
-Bend = Callable[[ReshardView, Step], Step]
+Bend = Callable[[ReshardView, SwitchStep], SwitchStep]
 
 
 @dataclass(frozen=True)
@@ -49,25 +49,25 @@ class Without:
 NOTHING: Final = Without()
 
 
-def decider(way: Way, without: Without) -> Decide:
+def decider(way: NextCommand, without: Without) -> Decide:
     """The choice of steps of a command."""
     choose: Decide
     match way:
-        case Way.SWITCH | Way.SWITCH_LOST_SOURCE:
-            choose = partial(next_switch_step, lost_source=way is Way.SWITCH_LOST_SOURCE)
+        case NextCommand.SWITCH | NextCommand.SWITCH_LOST_SOURCE:
+            choose = partial(next_switch_step, lost_source=way is NextCommand.SWITCH_LOST_SOURCE)
         case _:
-            choose = partial(next_cancel_step, lost_target=way is Way.CANCEL_LOST_TARGET)
+            choose = partial(next_cancel_step, lost_target=way is NextCommand.CANCEL_LOST_TARGET)
 
-    def decide(view: ReshardView) -> Step:
+    def decide(view: ReshardView) -> SwitchStep:
         seen = without.view(view)
         return without.step(seen, choose(seen))
 
     return decide
 
 
-def start(world: World, way: Way, without: Without) -> Command:
+def start(world: World, way: NextCommand, without: Without) -> Command:
     """Start the command that a message names."""
-    is_switch = way in {Way.SWITCH, Way.SWITCH_LOST_SOURCE}
+    is_switch = way in {NextCommand.SWITCH, NextCommand.SWITCH_LOST_SOURCE}
     return world.start(decider(way, without), is_switch=is_switch)
 
 
@@ -98,13 +98,17 @@ class History:
         """Start a command, mostly a switch; the one before is cut off wherever it is."""
         if self.random.random() < 0.5:
             return
-        ways = [Way.SWITCH] * 6 + [Way.CANCEL, Way.CANCEL_LOST_TARGET, Way.SWITCH_LOST_SOURCE]
+        ways = [NextCommand.SWITCH] * 6 + [
+            NextCommand.CANCEL,
+            NextCommand.CANCEL_LOST_TARGET,
+            NextCommand.SWITCH_LOST_SOURCE,
+        ]
         self.commands.append(start(self.world, self.random.choice(ways), self.without))
 
     def run(self) -> None:
         """Let the newest command look and act; sometimes it only looks, and is paused there."""
         if not self.commands:
-            self.commands.append(start(self.world, Way.SWITCH, self.without))
+            self.commands.append(start(self.world, NextCommand.SWITCH, self.without))
         command = self.commands[-1]
         for _ in range(self.random.randint(1, 3)):
             self.look(command)
@@ -180,12 +184,14 @@ class History:
             self.world.try_again()
 
 
-def finish(world: World, first: Way, without: Without = NOTHING) -> bool:
+def finish(world: World, first: NextCommand, without: Without = NOTHING) -> bool:
     """Whether the command, and then those that its messages name, complete or cancel it."""
     return _finish(world, first, without, ())
 
 
-def _finish(world: World, way: Way, without: Without, tried: tuple[Way, ...]) -> bool:
+def _finish(
+    world: World, way: NextCommand, without: Without, tried: tuple[NextCommand, ...]
+) -> bool:
     if way in tried or len(tried) >= WAYS_MAX:
         return False
     now = copy.deepcopy(world)
@@ -196,7 +202,7 @@ def _finish(world: World, way: Way, without: Without, tried: tuple[Way, ...]) ->
     return any(_finish(now, named, without, (*tried, way)) for named in ways)
 
 
-def run(world: World, way: Way, without: Without) -> Step:
+def run(world: World, way: NextCommand, without: Without) -> SwitchStep:
     """Run a command undisturbed until it is done, refuses, or waits for what does not come."""
     command = start(world, way, without)
     for _ in range(STEPS_MAX):
@@ -232,7 +238,7 @@ class Script:
         self.without = without
         self.world = World(("s0", "s1"), ("t0", "t1"), without.rules)
 
-    def start(self, way: Way) -> Command:
+    def start(self, way: NextCommand) -> Command:
         """Start a command, which ends the one before."""
         return start(self.world, way, self.without)
 
@@ -259,6 +265,6 @@ class Script:
         except ClaimLost:
             return
 
-    def to_the_end(self, way: Way) -> None:
+    def to_the_end(self, way: NextCommand) -> None:
         """Run a command to its end."""
         run(self.world, way, self.without)

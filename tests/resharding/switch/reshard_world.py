@@ -12,17 +12,15 @@ from resharding.switch.decision import (
     Action,
     FirstMark,
     JournalRow,
-    Kind,
     ReshardView,
     SourceEnd,
-    Step,
+    SwitchStep,
 )
 from topics.keyspace.topology import BeginDecision, ReshardState
-from topics.progress.record import GRID_US, MarkKind, cell_start_us
+from topics.progress.record import GRID_US, JournalKind, MarkKind, cell_start_us
 
 STEP_US: Final = 7_000
 ANOTHER_RESHARD: Final = 1_000_000  # the claim of a command of a later reshard
-_KINDS: Final = {"END": Kind.END, "BEGIN": Kind.BEGIN, "CANCELLED": Kind.CANCELLED}
 
 
 class ClaimLost(Exception):  # noqa: N818 - what happened
@@ -63,7 +61,7 @@ class Server:
     @property
     def row(self) -> JournalRow | None:
         op = self.last("END", "BEGIN", "CANCELLED")
-        return None if op is None else JournalRow(_KINDS[op.kind], op.value)
+        return None if op is None else JournalRow(JournalKind(op.kind), op.value)
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class Topology:
     decision: BeginDecision | None = None
 
 
-Decide = Callable[[ReshardView], Step]
+Decide = Callable[[ReshardView], SwitchStep]
 
 
 @dataclass
@@ -117,7 +115,7 @@ class Command:
     ends: dict[str, SourceEnd] = field(default_factory=dict)
     at_end: dict[str, int] = field(default_factory=dict)
     at_drain: dict[str, int] = field(default_factory=dict)
-    decided: Step | None = None
+    decided: SwitchStep | None = None
     lost_source: bool = False
 
 
@@ -408,7 +406,7 @@ class World:
     def _ends(self, command: Command, here: Mapping[str, Server]) -> dict[str, SourceEnd]:
         for source in self.sources:
             row = here[source].row
-            if source in command.ends or row is None or row.kind is not Kind.END:
+            if source in command.ends or row is None or row.kind is not JournalKind.END:
                 continue
             present = self._has_logged(command.at_end, source)
             end = self._end_of(source)
@@ -423,7 +421,7 @@ class World:
 
     # Steps ----------------------------------------------------------------------------------------
 
-    def do(self, command: Command, step: Step, *, unknown: bool = False) -> None:
+    def do(self, command: Command, step: SwitchStep, *, unknown: bool = False) -> None:
         """Take a step that was decided before; `unknown`: a commit whose outcome is not told."""
         match step.action:
             case Action.FENCE:
@@ -439,7 +437,7 @@ class World:
                 self._on_server(command, step)
         self.check()
 
-    def _change(self, command: Command, step: Step, *, unknown: bool) -> None:
+    def _change(self, command: Command, step: SwitchStep, *, unknown: bool) -> None:
         holds = self.fence == command.number or not self.rules.fence_holds
         after = Topology(step.state or command.topology.state, step.decision)
         if step.state is ReshardState.SWITCHED:
@@ -453,7 +451,7 @@ class World:
         else:
             command.fenced, command.topology = False, self._read()
 
-    def _on_server(self, command: Command, step: Step) -> None:
+    def _on_server(self, command: Command, step: SwitchStep) -> None:
         shard = step.shard
         server = self.session(command, shard)
         match step.action:
@@ -493,5 +491,5 @@ class World:
                     raise Violation("a target is opened without all rows")
         elif self.servers[shard].last("later END"):
             raise Violation("an old cancel opens what a later reshard has stopped")
-        elif self.servers[shard].row != JournalRow(Kind.CANCELLED):
+        elif self.servers[shard].row != JournalRow(JournalKind.CANCELLED):
             raise Violation("a source is opened before its CANCELLED")

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 
-from caching.client.cache import Cache
+from caching.client.cache import CacheClient
 from caching.client.options import CacheOptions
 from caching.key_map import KeyMap
 from caching.reading.fresh_reader import FreshReader
+from caching.reading.keyspace_reader import KeyspaceReader
 from caching.reading.own_writes import ReadYourWrites
-from resharding.switch.decision import Step
+from databases.internal_tables import create_internal_tables
+from resharding.switch.decision import SwitchStep
 from resharding.switch.executor import run_switch
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.caching.invalidating.invalidating import invalidating
@@ -18,18 +20,35 @@ from tests.resharding.switchable import SOURCE, TARGETS, Switchable, app_session
 from topics.keyspace.vindexes import vindex_named
 
 USERS = range(95, 104)
+KEYS = [f"user:{user}" for user in USERS]
 # Not there at first; the session inserts the first on the source, the second on a target.
 FIRST_NEW, SECOND_NEW = 101, 102
 
 
 class CachedUsers:
-    """How many rows a user has (0 or 1), through a cache on one store."""
+    """How many rows a user has (0 or 1), through caches on one store.
+
+    `following` has the reader of the keyspace, `cache` those of shards that `follow` names.
+    """
 
     def __init__(self, world: Switchable) -> None:
         self.world = world
         self.opened = open_memory()
         self.readers: Mapping[str, FreshReader] = self.reading((SOURCE,))
-        self.cache = Cache(self.opened.store, self.readers, CacheOptions(lease_ms=0))
+        self.cache = CacheClient(self.opened.raw, self.readers, CacheOptions(lease_ms=0))
+        for server in world.servers.values():
+            with server.connect() as connection:
+                create_internal_tables(connection)
+        settings = world.settings
+        self.keyspace_reader = KeyspaceReader(
+            settings.kafka,
+            settings.keyspace,
+            lambda shard: [world.servers[shard].connect],
+            flavor=world.servers[SOURCE].flavor,
+        )
+        self.following = CacheClient(
+            self.opened.raw, self.keyspace_reader, CacheOptions(lease_ms=0)
+        )
 
     def reading(self, shards: Iterable[str]) -> Mapping[str, FreshReader]:
         """Readers of these shards."""
@@ -52,18 +71,24 @@ class CachedUsers:
         keys.of(f"{self.world.schema}.t")(lambda row: [f"user:{row['id']}"])
         return keys
 
-    def get(self, user: int, session: ReadYourWrites | None = None) -> object:
+    def get(
+        self,
+        user: int,
+        session: ReadYourWrites | None = None,
+        cache: CacheClient | None = None,
+    ) -> object:
         """Read a user, with the writes of a session."""
         sql = f"SELECT COUNT(*) FROM {self.world.schema}.t WHERE id = %s"
-        return self.cache.get_or_load(
+        return (cache or self.cache).get_or_load(
             f"user:{user}", lambda read: read(sql, user, on=user)[0][0], newer_than=session
         )
 
-    def is_hit(self, user: int) -> bool:
+    def is_hit(self, user: int, cache: CacheClient | None = None) -> bool:
         """Whether a user is in the cache now."""
-        hits = self.cache.counters()["hits"]
-        self.get(user)
-        return self.cache.counters()["hits"] > hits
+        counters = (cache or self.cache).counters
+        hits = counters()["hits"]
+        self.get(user, cache=cache)
+        return counters()["hits"] > hits
 
     def insert(self, user: int, shard: str, cookie: str | None) -> str:
         """Insert a user as the application does; the session's cookie."""
@@ -74,7 +99,7 @@ class CachedUsers:
         return session.to_cookie()
 
 
-def nothing(_step: Step) -> None:
+def nothing(_step: SwitchStep) -> None:
     """Ignore the step."""
 
 
@@ -89,13 +114,23 @@ def test_a_split_loses_neither_own_writes_nor_invalidations(
 ) -> None:
     """R11, R12: the session's write on the source is in what the targets' readers return.
 
-    A reader that is left on the source fills nothing, and in the end all entries are right.
+    A reader that is left on the source fills nothing, one of the keyspace follows by itself, and in
+    the end all entries are right.
     """
     with split(servers, kafka, keyspace) as world:
         users = CachedUsers(world)
-        with invalidating(
-            world.settings.kafka, keyspace, users.opened.more_floors, keys=users.keys()
-        ) as running:
+
+        def is_filled_in(user: int) -> bool:
+            return users.is_hit(user, users.following)
+
+        with (
+            users.keyspace_reader,
+            invalidating(
+                world.settings.kafka, keyspace, users.opened.more_floors, keys=users.keys()
+            ) as running,
+        ):
+            wait_for("all users are cached", lambda: all(map(is_filled_in, USERS)))
+            users.cache.forget(*KEYS)
             wait_for("all users are cached", lambda: all(map(users.is_hit, USERS)))
             cookie = users.insert(FIRST_NEW, SOURCE, None)
             assert users.get(FIRST_NEW, ReadYourWrites.from_cookie(cookie)) == 1
@@ -105,8 +140,12 @@ def test_a_split_loses_neither_own_writes_nor_invalidations(
             running.wait_published()
             wait_for("BEGIN is applied", lambda: is_begun(users))
 
-            users.cache.forget(*(f"user:{user}" for user in USERS))
+            users.cache.forget(*KEYS)
             assert not any(map(users.is_hit, (*USERS, *USERS)))
+            session = ReadYourWrites.from_cookie(cookie)
+            assert users.get(FIRST_NEW, session, users.following) == 1
+            wait_for("the keyspace's reader fills", lambda: all(map(is_filled_in, USERS)))
+            users.cache.forget(*KEYS)
             users.follow(TARGETS)
             assert users.get(FIRST_NEW, ReadYourWrites.from_cookie(cookie)) == 1
             wait_for("all are cached again", lambda: all(map(users.is_hit, USERS)))

@@ -7,18 +7,19 @@ import pytest
 
 from event_token.errors import UsageError
 from resharding.switch.complete import run_complete
-from resharding.switch.decision import Action, JournalRow, Kind, Step
+from resharding.switch.decision import Action, JournalRow, SwitchStep
 from resharding.switch.executor import run_switch
 from resharding.switch.shard_writes import ShardWrites
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.resharding.shards import checkpoint_seqs
 from tests.resharding.switchable import TARGETS, split
-from tests.topics.readers.reports import report, write_report
+from tests.topics.named_readers.reports import report, write_report
 from topics.kafka.provisioning import provision_readers
 from topics.keyspace.topology import ReshardEntry, ReshardState, Topology, update_topology
+from topics.named_readers import ReadersFeed
 from topics.names import ApplierName
-from topics.readers.feed import ReadersFeed
+from topics.progress.record import JournalKind
 
 FIRST, LAST = TARGETS
 
@@ -27,7 +28,7 @@ class Killed(Exception):  # noqa: N818 - what happened
     """Raised where a kill would end a command."""
 
 
-def killed_before_the_last_opens(step: Step) -> None:
+def killed_before_the_last_opens(step: SwitchStep) -> None:
     """Kill the switch when one target is open and the other is not."""
     if step.action is Action.OPEN_WRITES and step.shard == LAST:
         raise Killed
@@ -41,14 +42,14 @@ def with_later(topology: Topology | None) -> Topology:
 
 
 def test_targets_are_opened_before_it_is_completed(
-    either_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+    mariadb_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """C8: between SWITCHED and the last open target it is refused: `switch` needs what it removes.
 
     What a later reshard has closed again is none of its business. Reports of appliers whose
     reshards are over go with it.
     """
-    with split(either_servers, kafka, keyspace) as world:
+    with split(mariadb_servers, kafka, keyspace) as world:
         world.wait_applied()
         world.verified(0)
         with pytest.raises(Killed):
@@ -71,7 +72,9 @@ def test_targets_are_opened_before_it_is_completed(
             world.settings.server_of(LAST), keyspace, "later", world.settings.accounts
         )
         later.stop_writes()
-        later.insert(JournalRow(Kind.END), (json.dumps([LAST]), json.dumps(["80-c0", "c0-"])))
+        later.insert(
+            JournalRow(JournalKind.END), (json.dumps([LAST]), json.dumps(["80-c0", "c0-"]))
+        )
         later.close()
         of_old = report(str(ApplierName("cancelled", LAST)))
         provision_readers(world.settings.kafka, keyspace)

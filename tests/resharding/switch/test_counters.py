@@ -4,8 +4,8 @@ import pytest
 
 from event_token import Flavor
 from event_token.errors import Halt
-from resharding.server import open_session
-from resharding.switch.counters import (
+from resharding.servers import open_session
+from resharding.switch.opening import (
     Numbers,
     counters_to_raise,
     raise_counters,

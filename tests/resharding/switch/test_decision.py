@@ -9,18 +9,17 @@ import pytest
 from resharding.switch.decision import (
     Action,
     JournalRow,
-    Kind,
+    NextCommand,
     ReshardView,
     SourceEnd,
-    Step,
-    Way,
+    SwitchStep,
     hop_time_us,
 )
 from tests.generated import examples
 from tests.resharding.switch.histories import NOTHING, History, Script, Without, finish
 from tests.resharding.switch.reshard_world import Rules, Violation
 from topics.keyspace.topology import ReshardState
-from topics.progress.record import GRID_US
+from topics.progress.record import GRID_US, JournalKind
 
 # Of generated histories.
 SEEDS: Final = range(1_000)
@@ -34,7 +33,7 @@ def judge(seed: int, without: Without = NOTHING) -> None:
     world.settle()
     world.check()
     if not world.retried:
-        for way in (Way.SWITCH, Way.CANCEL):
+        for way in (NextCommand.SWITCH, NextCommand.CANCEL):
             if not finish(world, way, without):
                 raise Violation(f"no way out beginning with {way.value}")
     world.check_nothing_silent()
@@ -55,7 +54,8 @@ def test_every_history_ends_on_one_side() -> None:
 
 def test_every_ending_occurs() -> None:
     """The histories are no excuse: they switch, cancel, retry, halt producers and lose servers."""
-    worlds = [History(seed).play() for seed in SEEDS]
+    # The first of the same histories.
+    worlds = [History(seed).play() for seed in SEEDS[:100]]
 
     states = {world.topology.state for world in worlds}
     assert states == {ReshardState.RUNNING, ReshardState.SWITCHED, ReshardState.CANCELLED}
@@ -82,24 +82,24 @@ def locked_once(seen: ReshardView) -> ReshardView:
     return seen if seen.decision is None else replace(seen, quiet=frozenset(ALL_SHARDS))
 
 
-def cancelled_at_once(_view: ReshardView, step: Step) -> Step:
+def cancelled_at_once(_view: ReshardView, step: SwitchStep) -> SwitchStep:
     """Write CANCELLED to the topology before CANCEL is in the logs."""
     if step.action is Action.APPEND_CANCEL:
-        return Step(Action.CHANGE_TOPOLOGY, state=ReshardState.CANCELLED)
+        return SwitchStep(Action.CHANGE_TOPOLOGY, state=ReshardState.CANCELLED)
     return step
 
 
-def open_first(_view: ReshardView, step: Step) -> Step:
+def open_first(_view: ReshardView, step: SwitchStep) -> SwitchStep:
     """Unlock a source before its row says CANCELLED."""
     if step.action is Action.WRITE_CANCELLED:
-        return Step(Action.OPEN_WRITES, step.shard)
+        return SwitchStep(Action.OPEN_WRITES, step.shard)
     return step
 
 
-def switch_early(_view: ReshardView, step: Step) -> Step:
+def switch_early(_view: ReshardView, step: SwitchStep) -> SwitchStep:
     """Change the topology while BEGIN is still awaited."""
     if step.action is Action.AWAIT_BEGIN:
-        return Step(Action.CHANGE_TOPOLOGY, state=ReshardState.SWITCHED)
+        return SwitchStep(Action.CHANGE_TOPOLOGY, state=ReshardState.SWITCHED)
     return step
 
 
@@ -130,8 +130,8 @@ def test_no_rule_can_be_left_out(rule: str) -> None:
 
 def an_old_cancel_wakes(play: Script) -> None:
     """It is about to unlock the source that a later reshard has locked since."""
-    play.until(play.start(Way.SWITCH), Action.DECIDE)
-    old = play.start(Way.CANCEL)
+    play.until(play.start(NextCommand.SWITCH), Action.DECIDE)
+    old = play.start(NextCommand.CANCEL)
     play.until(old, Action.OPEN_WRITES)
     play.world.try_again()
     play.wake(old)
@@ -139,24 +139,24 @@ def an_old_cancel_wakes(play: Script) -> None:
 
 def a_switch_wakes_after_a_cancel(play: Script) -> None:
     """It is about to stop writes that the cancel has opened, and to write BEGIN."""
-    old = play.start(Way.SWITCH)
+    old = play.start(NextCommand.SWITCH)
     play.until(old, Action.WRITE_END)
-    play.to_the_end(Way.CANCEL)
+    play.to_the_end(NextCommand.CANCEL)
     play.wake(old)
-    assert play.world.servers["s0"].row == JournalRow(Kind.CANCELLED)
+    assert play.world.servers["s0"].row == JournalRow(JournalKind.CANCELLED)
 
 
 def a_decision_comes_late(play: Script) -> None:
     """A switch is about to decide when another command cancels."""
-    old = play.start(Way.SWITCH)
+    old = play.start(NextCommand.SWITCH)
     play.until(old, Action.DECIDE)
-    play.to_the_end(Way.CANCEL)
+    play.to_the_end(NextCommand.CANCEL)
     play.wake(old)
 
 
 def an_unknown_commit(play: Script) -> None:
     """The commit of SWITCHED was not written, and nobody said so."""
-    switch = play.start(Way.SWITCH)
+    switch = play.start(NextCommand.SWITCH)
     play.until(switch, Action.CHANGE_TOPOLOGY)
     play.wake(switch, unknown=True)
     play.until(switch, Action.DONE)
@@ -164,12 +164,12 @@ def an_unknown_commit(play: Script) -> None:
 
 def a_failover_loses_end(play: Script) -> None:
     """The log keeps the END of the lost primary; that of the present one is later."""
-    play.until(play.start(Way.SWITCH), Action.DECIDE)
+    play.until(play.start(NextCommand.SWITCH), Action.DECIDE)
     play.world.fail_over("s0", 0)
     play.world.settle()
     play.world.skip_lost("s0")
     play.world.clock_us += 3 * GRID_US
-    switch = play.start(Way.SWITCH)
+    switch = play.start(NextCommand.SWITCH)
     play.until(switch, Action.DECIDE, idle=("s0",))
     play.until(switch, Action.DONE)
 
@@ -177,26 +177,26 @@ def a_failover_loses_end(play: Script) -> None:
 def a_failover_loses_rows_before_begin(play: Script) -> None:
     """They are applied again, and must not be logged behind BEGIN."""
     play.world.write("s0", listed=True)
-    switch = play.start(Way.SWITCH)
+    switch = play.start(NextCommand.SWITCH)
     play.until(switch, Action.WRITE_BEGIN, idle=("t0",))
     play.world.fail_over("t0", 1)
-    play.until(play.start(Way.SWITCH), Action.AWAIT_BEGIN, idle=("t0", "s0>t0"))
+    play.until(play.start(NextCommand.SWITCH), Action.AWAIT_BEGIN, idle=("t0", "s0>t0"))
     play.world.settle()
     play.world.check()
 
 
 def a_failover_loses_rows_before_the_opening(play: Script) -> None:
     """They are applied again before the application may write."""
-    play.until(play.start(Way.SWITCH), Action.OPEN_WRITES)
+    play.until(play.start(NextCommand.SWITCH), Action.OPEN_WRITES)
     play.world.fail_over("t0", 1)
-    play.until(play.start(Way.SWITCH), Action.DONE, idle=("s0>t0",))
+    play.until(play.start(NextCommand.SWITCH), Action.DONE, idle=("s0>t0",))
 
 
 def a_failover_loses_locks(play: Script) -> None:
     """The new primary of a source takes writes while the targets are about to."""
-    play.until(play.start(Way.SWITCH), Action.OPEN_WRITES)
+    play.until(play.start(NextCommand.SWITCH), Action.OPEN_WRITES)
     play.world.fail_over("s0", 0)
-    play.to_the_end(Way.SWITCH)
+    play.to_the_end(NextCommand.SWITCH)
 
 
 NEEDED: Final = [

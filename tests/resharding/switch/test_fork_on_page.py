@@ -2,26 +2,26 @@
 
 from pathlib import Path
 
-from resharding.switch.decision import Action, Step
+from resharding.switch.decision import Action, SwitchStep
 from resharding.switch.executor import run_switch
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.page.chromium import headless_chromium
-from tests.page.watching import Watched, watching
+from tests.page.watching import StatusRelay, watching
 from tests.resharding.switchable import SOURCE, TARGETS, Switchable, split
 from tests.shardstream.status.serving import serving
 from topics.fleet.look import FleetWatch
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_readers
 from topics.progress.record import MarkKind
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 
 
-def switch_seen(world: Switchable, watched: Watched) -> str:
+def switch_seen(world: Switchable, watched: StatusRelay) -> str:
     """Switch; return what the page says of the reshard while writes are stopped."""
     seen = []
 
-    def tell(step: Step) -> None:
+    def tell(step: SwitchStep) -> None:
         if step.action is Action.DECIDE:
             watched.wait("document.querySelector('.reshards').textContent.includes('stopped on')")
             seen.append(watched.page.locator(".reshards").text_content() or "")
@@ -57,7 +57,9 @@ def test_the_timeline_forks_at_the_hop_of_a_switch(
             watching(browser, f"http://127.0.0.1:{served.port}/") as watched,
         ):
             watched.wait_for_sentence(keyspace, "everything older than")
-            watched.wait("document.querySelector('.reshards').textContent.includes('applier said')")
+            watched.wait(
+                "document.querySelector('.reshards').textContent.includes('applier reported')"
+            )
             before = watched.timeline(keyspace)
             stopped = switch_seen(world, watched)
             after = watched.wait_for_fork(keyspace)

@@ -1,4 +1,4 @@
-"""Targets that are lost, at any time of a switch, and reshards of the release before."""
+"""Targets that are lost, at any time of a switch, and decisions that the topology has lost."""
 
 import functools
 import json
@@ -11,12 +11,10 @@ import pytest
 from databases.errors import ServerLost
 from event_token.errors import Halt
 from producers.decoder.errors import WriteAfterEnd
-from resharding.primaries import find_primary
-from resharding.server import ReshardServer
-from resharding.switch.decision import Action, JournalRow, Kind, Step
+from resharding.servers import ReshardServer, find_primary
+from resharding.switch.decision import Action, JournalRow, SwitchStep
 from resharding.switch.executor import run_cancel, run_switch
-from resharding.switch.settings import SwitchSettings
-from resharding.switch.shard_writes import ShardWrites
+from resharding.switch.shard_writes import ShardWrites, SwitchSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import statements
@@ -36,7 +34,7 @@ from topics.keyspace.topology import (
     read_topology,
     update_topology,
 )
-from topics.progress.record import Mark, MarkKind
+from topics.progress.record import JournalKind, Mark, MarkKind
 
 LOST, KEPT = TARGETS
 # A port where nothing listens.
@@ -47,14 +45,14 @@ class Killed(Exception):  # noqa: N818 - what happened
     """Raised where a kill would end a command."""
 
 
-def nothing(_step: Step) -> None:
+def nothing(_step: SwitchStep) -> None:
     """Ignore the step."""
 
 
-def before(wanted: Action, shard: str = "") -> Callable[[Step], None]:
+def before(wanted: Action, shard: str = "") -> Callable[[SwitchStep], None]:
     """Kill the command before it takes such a step."""
 
-    def tell(step: Step) -> None:
+    def tell(step: SwitchStep) -> None:
         if step.action is wanted and shard in {"", step.shard}:
             raise Killed
 
@@ -96,13 +94,13 @@ def insert(world: Switchable, row: int) -> None:
 
 
 def test_cancel_needs_no_target_before_the_decision(
-    either_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """B17: END is written and a target is lost: the message names both ways; cancel goes on.
 
     A row that came behind END by an account that was not locked is an ordinary row by then.
     """
-    with split(either_servers, kafka, keyspace) as world:
+    with split(servers, kafka, keyspace) as world:
         world.verified(0)
         with pytest.raises(Killed):
             run_switch(world.settings, before(Action.DECIDE))
@@ -136,13 +134,13 @@ def test_cancel_needs_no_target_before_the_decision(
 
 
 def test_cancel_after_the_decision_needs_to_be_told(
-    either_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+    mariadb_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """B17: one target has begun and the other is lost for good: with --lost-target it is cancelled.
 
     BEGIN that reaches the log behind CANCEL changes nothing.
     """
-    with split(either_servers, kafka, keyspace) as world:
+    with split(mariadb_servers, kafka, keyspace) as world:
         world.verified(0)
         with pytest.raises(Killed):
             run_switch(world.settings, before(Action.WRITE_BEGIN, max(TARGETS)))
@@ -196,10 +194,10 @@ def test_a_failover_that_loses_begin(
 
 
 def test_a_source_that_is_lost_after_the_decision(
-    either_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+    mariadb_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """B17: whether it is locked is unknown, so the operator says that it is lost."""
-    with split(either_servers, kafka, keyspace) as world:
+    with split(mariadb_servers, kafka, keyspace) as world:
         world.verified(0)
         with pytest.raises(Killed):
             run_switch(world.settings, before(Action.WRITE_BEGIN))
@@ -233,10 +231,10 @@ def as_producer(world: Switchable) -> Callable[[str], ReshardServer]:
 
 
 def test_a_merge_that_loses_one_of_its_sources(
-    either_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """B17: it is named, and the other source is still looked at before the target opens."""
-    merge = split(either_servers, kafka, keyspace, from_shards=TARGETS, to_shards=(SOURCE,))
+    merge = split(servers, kafka, keyspace, from_shards=TARGETS, to_shards=(SOURCE,))
     with merge as world:
         world.verified(0)
         with pytest.raises(Killed):
@@ -244,14 +242,14 @@ def test_a_merge_that_loses_one_of_its_sources(
         settings = without(world.settings, LOST)
         with pytest.raises(Halt, match=f"no server of {LOST} answers .* --lost-source`"):
             run_switch(settings, nothing)
-        steps: list[Step] = []
+        steps: list[SwitchStep] = []
         kept = world.servers[KEPT]
         statements(kept, f"ALTER USER '{APP}'@'%' ACCOUNT UNLOCK")
 
         report = run_switch(settings, steps.append, lost_source=True)
 
         assert list(report.lost_sources) == [LOST]
-        assert Step(Action.STOP_WRITES, KEPT) in steps
+        assert SwitchStep(Action.STOP_WRITES, KEPT) in steps
         assert world.open_shards() == {SOURCE}
         assert len(world.ids(SOURCE)) == 200
 
@@ -273,7 +271,7 @@ def test_an_old_cancel_wakes(
         reached, wake = threading.Event(), threading.Event()
         errors: list[BaseException] = []
 
-        def pause(step: Step) -> None:
+        def pause(step: SwitchStep) -> None:
             if step.action is Action.OPEN_WRITES:
                 reached.set()
                 wake.wait(WAIT_S)
@@ -294,7 +292,7 @@ def test_an_old_cancel_wakes(
             world.settings.server_of(SOURCE), keyspace, "later", world.settings.accounts
         )
         later.stop_writes()
-        later.insert(JournalRow(Kind.END), (json.dumps([SOURCE]), json.dumps(TARGETS)))
+        later.insert(JournalRow(JournalKind.END), (json.dumps([SOURCE]), json.dumps(TARGETS)))
         wake.set()
         thread.join(WAIT_S)
 
@@ -307,7 +305,7 @@ def test_an_old_cancel_wakes(
         later.close()
 
 
-def test_a_reshard_of_the_release_before(
+def test_a_decision_that_the_topology_lacks(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """B17: BEGIN in a log without a decision in the topology is taken over, and completed."""

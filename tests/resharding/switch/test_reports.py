@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from event_token.errors import Retry
-from resharding.switch import reports
-from resharding.switch.settings import SwitchSettings
+from resharding.switch import complete
+from resharding.switch.shard_writes import SwitchSettings
 from topics.kafka.client import ClientConfig
 
 
@@ -18,11 +18,11 @@ def test_reports_that_stay_are_a_warning(
     def read_topology(_config: ClientConfig, keyspace: str) -> None:
         raise Retry(f"reading {keyspace}.topology: no broker answers")
 
-    monkeypatch.setattr(reports, "read_topology", read_topology)
+    monkeypatch.setattr(complete, "read_topology", read_topology)
     nobody = ClientConfig({"bootstrap.servers": "127.0.0.1:1"})
     settings = SwitchSettings("r1", "shop", server_of=lambda _: None, accounts=(), kafka=nobody)  # type: ignore[arg-type,return-value]
 
     with caplog.at_level(logging.WARNING):
-        reports.remove_reports(settings)
+        complete.remove_reports(settings)
 
     assert "stay in the readers' topic: reading shop.topology: no broker answers" in caplog.text

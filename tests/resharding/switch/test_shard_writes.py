@@ -7,9 +7,10 @@ from typing import Any
 import pymysql
 import pytest
 
+from databases.internal_tables import JOURNAL, create_internal_tables
 from event_token.errors import Halt, Rebuild, UsageError
-from resharding.switch import readiness
-from resharding.switch.decision import Action, JournalRow, Kind, Step
+from resharding.switch import opening
+from resharding.switch.decision import Action, JournalRow, SwitchStep
 from resharding.switch.executor import run_switch
 from resharding.switch.shard_writes import STOPS_MAX, ShardWrites
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -21,15 +22,15 @@ from tests.resharding.switchable import (
     APP,
     APP_PASSWORD,
     SOURCE,
-    TARGETS,
     app_session,
     lets_in,
     make_account,
     split,
 )
+from topics.progress.record import JournalKind
 
 
-def nothing(_step: Step) -> None:
+def nothing(_step: SwitchStep) -> None:
     """Ignore the step."""
 
 
@@ -66,14 +67,14 @@ def test_writes_stop_on_both_families(database: DatabaseFixture) -> None:
 
     shards = ('["-"]', '["-80", "80-"]')
     while writes.journal() is None:
-        writes.insert(JournalRow(Kind.END), shards)
-    writes.insert(JournalRow(Kind.CANCELLED), shards)
-    assert writes.journal() == JournalRow(Kind.END)
+        writes.insert(JournalRow(JournalKind.END), shards)
+    writes.insert(JournalRow(JournalKind.CANCELLED), shards)
+    assert writes.journal() == JournalRow(JournalKind.END)
     later = ShardWrites(server, "ks", "r-accounts", (f"{APP}@%",))
     with pytest.raises(Rebuild):
         writes.open_writes()
     later.cancel_end()
-    assert later.journal() == JournalRow(Kind.CANCELLED)
+    assert later.journal() == JournalRow(JournalKind.CANCELLED)
     assert not lets_in(database)
     later.open_writes()
     assert lets_in(database)
@@ -90,23 +91,6 @@ def add_near_account(database: DatabaseFixture) -> None:
     """Create an account of the application's user that local connections use instead."""
     with database.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE USER {NEAR} IDENTIFIED BY '{APP_PASSWORD}'")
-
-
-def test_a_switch_names_an_account_that_is_not_listed(
-    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
-) -> None:
-    """It is named before writes stop, and the switch goes on once it is gone."""
-    with split(servers, kafka, keyspace) as world:
-        world.verified(0)
-        add_near_account(world.servers[SOURCE])
-        try:
-            with pytest.raises(UsageError, match=r"account shop@127.0.0.1 is not in `application_"):
-                run_switch(world.settings, nothing)
-            assert SOURCE in world.open_shards()
-        finally:
-            statements(world.servers[SOURCE], f"DROP USER {NEAR}")
-        run_switch(world.settings, nothing)
-        assert world.open_shards() == set(TARGETS)
 
 
 def test_unlisted_accounts_are_named(database: DatabaseFixture) -> None:
@@ -138,34 +122,24 @@ def test_unlisted_accounts_are_named(database: DatabaseFixture) -> None:
 
 
 def test_a_server_of_two_keyspaces_has_a_journal_for_each(database: DatabaseFixture) -> None:
-    """Reshards with one id do not meet, and rows of the release before, without keyspace, hold."""
+    """Reshards of two keyspaces with one id do not meet."""
     make_account(database, locked=False)
     with database.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE IF NOT EXISTS _shardstream")
-        cursor.execute("DROP TABLE IF EXISTS _shardstream.journal")
-        cursor.execute(
-            "CREATE TABLE _shardstream.journal (reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, "
-            "kind VARCHAR(16) NOT NULL, sources TEXT NOT NULL, targets TEXT NOT NULL, "
-            "hop_time_us BIGINT NULL)"
-        )
-        cursor.execute("INSERT INTO _shardstream.journal VALUES ('r0', 'END', '[]', '[]', NULL)")
+        create_internal_tables(connection, (JOURNAL,))
         server, accounts = resharder_of(database, SOURCE), (f"{APP}@%",)
         shards = ('["-"]', '["-80", "80-"]')
         writes = ShardWrites(server, "one", "r1", accounts)
-        writes.insert(JournalRow(Kind.END), shards)
-        assert writes.ended_by() == {"r0", "r1"}
+        writes.insert(JournalRow(JournalKind.END), shards)
+        assert writes.ended_by() == {"r1"}
         writes = ShardWrites(server, "two", "r1", accounts)
         assert writes.journal() is None
-        assert writes.ended_by() == {"r0"}
-        writes.insert(JournalRow(Kind.BEGIN, 7), shards)
-        assert writes.journal() == JournalRow(Kind.BEGIN, 7)
+        assert writes.ended_by() == set()
+        writes.insert(JournalRow(JournalKind.BEGIN, 7), shards)
+        assert writes.journal() == JournalRow(JournalKind.BEGIN, 7)
         writes = ShardWrites(server, "one", "r1", accounts)
-        assert writes.journal() == JournalRow(Kind.END)
+        assert writes.journal() == JournalRow(JournalKind.END)
         writes.cancel_end()
-        writes = ShardWrites(server, "two", "r0", accounts)
-        assert writes.journal() == JournalRow(Kind.END)
-        writes.cancel_end()
-        assert writes.journal() == JournalRow(Kind.CANCELLED)
+        assert writes.journal() == JournalRow(JournalKind.CANCELLED)
         writes.close()
         cursor.execute("DROP DATABASE _shardstream")
         cursor.execute(f"DROP USER '{APP}'@'%'")
@@ -199,15 +173,18 @@ def prepare(cursor: Any, statement: str) -> None:
         cursor.execute(text)
 
 
-def test_a_transaction_prepared_during_the_switch_stops_it_before_end(
+def test_a_switch_names_what_could_still_write(
     servers: list[DatabaseFixture],
     kafka: KafkaCluster,
     keyspace: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """B20: it is looked for before writes stop, and again when they have stopped."""
+    """B20: before writes stop, an account that is not listed and a prepared transaction.
 
-    def prepare_late(step: Step) -> None:
+    A transaction that is prepared during the switch stops it before END.
+    """
+
+    def prepare_late(step: SwitchStep) -> None:
         if step.action is Action.WRITE_END:
             prepare(cursor, insert)
 
@@ -217,14 +194,18 @@ def test_a_transaction_prepared_during_the_switch_stops_it_before_end(
         connection.cursor() as cursor,
     ):
         world.verified(0)
+        add_near_account(world.servers[SOURCE])
         insert = f"INSERT INTO {world.schema}.t VALUES (7000)"
         prepare(cursor, insert)
         with monkeypatch.context() as patch:
-            patch.setattr(readiness, "READY_S_MAX", 0.0)  # nobody ends it meanwhile
-            with pytest.raises(UsageError, match="1 prepared XA transaction"):
+            patch.setattr(opening, "READY_S_MAX", 0.0)  # nobody ends it meanwhile
+            with pytest.raises(UsageError) as refused:
                 run_switch(world.settings, nothing)
-        assert world.open_shards() == {SOURCE}
+        cursor.execute(f"DROP USER {NEAR}")
         cursor.execute("XA ROLLBACK 'x'")
+        for text in ("1 prepared XA transaction", "account shop@127.0.0.1 is not in `application_"):
+            assert text in str(refused.value)
+        assert world.open_shards() == {SOURCE}
 
         with pytest.raises(Halt, match="could still commit after END"):
             run_switch(world.settings, prepare_late)

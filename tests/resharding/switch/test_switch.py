@@ -8,17 +8,18 @@ from dataclasses import replace
 import pymysql
 import pytest
 
+from databases.catalog import list_triggers
 from event_token.errors import Halt, Rebuild, Retry, UsageError
 from producers.decoder.errors import WriteAfterEnd
 from resharding.apply.applier import ApplierSettings
 from resharding.errors import DefinitionChanged
-from resharding.server import ReshardServer
-from resharding.switch import executor, readiness
+from resharding.servers import ReshardServer
+from resharding.switch import executor, opening
 from resharding.switch.complete import run_complete
-from resharding.switch.decision import Action, JournalRow, Kind, Step
+from resharding.switch.decision import Action, JournalRow, SwitchStep
 from resharding.switch.executor import run_cancel, run_switch
+from resharding.switch.opening import trial_problems
 from resharding.switch.shard_writes import ShardWrites
-from resharding.switch.triggers import read_triggers, trial_problems
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import statements
@@ -35,7 +36,7 @@ from tests.resharding.switchable import (
     split,
 )
 from topics.keyspace.topology import ReshardState, ShardState, read_topology
-from topics.progress.record import GRID_US, Mark, MarkKind, cell_start_us
+from topics.progress.record import GRID_US, JournalKind, Mark, MarkKind, cell_start_us
 
 RUNS_MAX = 30
 # What changes nothing the second time. A connection that has just been refused may still be listed
@@ -47,7 +48,7 @@ class Killed(Exception):  # noqa: N818 - what happened
     """Raised where a kill would end a command."""
 
 
-def nothing(_step: Step) -> None:
+def nothing(_step: SwitchStep) -> None:
     """Ignore the step."""
 
 
@@ -57,16 +58,16 @@ def never_on_both_sides(split: Switchable) -> None:
     assert not (SOURCE in found and found - {SOURCE})
 
 
-def killed_again_and_again(split: Switchable, run: Callable[..., object]) -> list[Step]:
+def killed_again_and_again(split: Switchable, run: Callable[..., object]) -> list[SwitchStep]:
     """Run a command until it ends, killing it before the second step of each run.
 
     A step of REPEATED is told once: see there.
     """
-    done: list[Step] = []
+    done: list[SwitchStep] = []
     for _ in range(RUNS_MAX):
-        heard: list[Step] = []
+        heard: list[SwitchStep] = []
 
-        def tell(step: Step, heard: list[Step] = heard) -> None:
+        def tell(step: SwitchStep, heard: list[SwitchStep] = heard) -> None:
             never_on_both_sides(split)
             if heard:
                 raise Killed
@@ -180,6 +181,7 @@ def check_marks(world: Switchable) -> None:
         )
 
 
+@pytest.mark.long
 def test_a_paused_switch_wakes_after_a_cancel(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -189,7 +191,7 @@ def test_a_paused_switch_wakes_after_a_cancel(
         reached, wake = threading.Event(), threading.Event()
         errors: list[BaseException] = []
 
-        def pause(step: Step) -> None:
+        def pause(step: SwitchStep) -> None:
             if step.action is Action.DECIDE:
                 reached.set()
                 wake.wait(WAIT_S)
@@ -231,33 +233,7 @@ def test_a_paused_switch_wakes_after_a_cancel(
         assert [s.name for s in topology.serving()] == [SOURCE]
 
 
-def test_switch_tries_triggers_before_it_stops_writes(
-    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
-) -> None:
-    """B16: a trigger that targets reject is a reason not to begin; BEGIN is never the dead end."""
-    with split(servers, kafka, keyspace) as world:
-        world.verified(0)
-        world.trust_function_creators(TARGETS, on=False)
-        with pytest.raises(UsageError) as caught:
-            run_switch(world.settings, nothing)
-        for name in ("tr_1", "tr_2"):
-            said = f"trigger {world.schema}.{name} cannot be created: server error 1419"
-            assert str(caught.value).count(said) == len(TARGETS)
-        assert "SET GLOBAL log_bin_trust_function_creators = ON" in str(caught.value)
-        assert world.open_shards() == {SOURCE}
-        assert marks(world, SOURCE) == []
-
-        world.trust_function_creators(TARGETS, on=True)
-        # Lost again after BEGIN: the message names the trigger, and the same command continues.
-        tell = functools.partial(distrust_after_begin, world)
-        with pytest.raises(Halt, match=r"tr_2 cannot be created.*run switch again"):
-            run_switch(world.settings, tell)
-        world.trust_function_creators(TARGETS, on=True)
-        run_switch(world.settings, nothing)
-        assert world.open_shards() == set(TARGETS)
-
-
-def distrust_after_begin(world: Switchable, step: Step) -> None:
+def distrust_after_begin(world: Switchable, step: SwitchStep) -> None:
     """Take away what triggers need, at the last moment."""
     if step.action is Action.RESTORE_TRIGGERS:
         world.trust_function_creators(TARGETS, on=False)
@@ -270,12 +246,12 @@ def test_a_write_after_end_is_seen_before_the_decision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A6: a row by an account that was not locked, behind END, keeps BEGIN from being written."""
-    monkeypatch.setattr(executor, "AWAIT_S_MAX", 8.0)
+    monkeypatch.setattr(executor, "AWAIT_S_MAX", 4.0)
     insert = ShardWrites.insert
 
     def insert_and_lose(writes: ShardWrites, row: JournalRow, shards: tuple[str, str]) -> None:
         insert(writes, row, shards)
-        if row.kind is Kind.END:
+        if row.kind is JournalKind.END:
             with world.servers[SOURCE].connect() as connection, connection.cursor() as cursor:
                 cursor.execute(f"INSERT INTO {world.schema}.t VALUES (5000)")
 
@@ -290,7 +266,7 @@ def test_a_write_after_end_is_seen_before_the_decision(
         producer = world.sources.producers[SOURCE]
         assert isinstance(producer.wait_error(), WriteAfterEnd)
         producer.error = None
-        monkeypatch.setattr(readiness, "READY_S_MAX", 5.0)  # nobody continues that log
+        monkeypatch.setattr(opening, "READY_S_MAX", 0.0)  # nobody continues that log
         with pytest.raises(UsageError, match="log of shard - is behind") as again:
             run_switch(world.settings, nothing)
         assert "Writes are stopped: fix this and run switch again" in str(again.value)
@@ -300,12 +276,13 @@ def test_a_write_after_end_is_seen_before_the_decision(
         assert 5000 in world.ids(SOURCE)
 
 
+@pytest.mark.long
 def test_the_end_of_a_lost_primary_does_not_count(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A9: where the present primary lacks END it is written again, and readers follow that one."""
 
-    def die_before_begin(step: Step) -> None:
+    def die_before_begin(step: SwitchStep) -> None:
         if step.action is Action.DECIDE:
             raise Killed
 
@@ -346,39 +323,59 @@ def test_the_end_of_a_lost_primary_does_not_count(
         assert sorted(rows) == [*range(100), 9000]
 
 
-@pytest.mark.parametrize("late", [Action.WRITE_END, Action.WRITE_BEGIN])
-def test_a_server_that_stops_being_the_primary_gets_no_mark(
-    late: Action, servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
+def test_a_switch_that_stops_on_its_way_goes_on(
+    servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
     """A5: the role is checked at the start, before END and before BEGIN; nothing is lost.
 
+    B16: a trigger that targets reject is a reason not to begin; BEGIN is never the dead end.
     B19: what is not sharded may be written meanwhile.
     """
-
-    def demote(step: Step) -> None:
-        if step.action is late:
-            set_read_only(world.servers[SOURCE], on=True)
-
     with split(servers, kafka, keyspace) as world:
         world.verified(0)
-        set_read_only(world.servers[SOURCE], on=True)
+        world.trust_function_creators(TARGETS, on=False)
+        with pytest.raises(UsageError) as caught:
+            run_switch(world.settings, nothing)
+        world.trust_function_creators(TARGETS, on=True)
+        for name in ("tr_1", "tr_2"):
+            said = f"trigger {world.schema}.{name} cannot be created: server error 1419"
+            assert str(caught.value).count(said) == len(TARGETS)
+        assert "SET GLOBAL log_bin_trust_function_creators = ON" in str(caught.value)
+        assert world.open_shards() == {SOURCE}
+
+        source = world.servers[SOURCE]
+        set_read_only(source, on=True)
         try:
             with pytest.raises(Halt, match="replica or read-only by now"):
                 run_switch(world.settings, nothing)
             assert world.open_shards() == {SOURCE}
-            set_read_only(world.servers[SOURCE], on=False)
-            with pytest.raises(Rebuild, match="replica or read-only by now"):
-                run_switch(world.settings, demote)
+            for late, written in ((Action.WRITE_END, []), (Action.WRITE_BEGIN, [MarkKind.END])):
+                set_read_only(source, on=False)
+                with pytest.raises(Rebuild, match="replica or read-only by now"):
+                    run_switch(world.settings, functools.partial(demote, source, late))
+                kinds = [mark.kind for shard in world.servers for mark in marks(world, shard)]
+                assert kinds == written
         finally:
-            set_read_only(world.servers[SOURCE], on=False)
-        kinds = [mark.kind for shard in (SOURCE, *TARGETS) for mark in marks(world, shard)]
-        assert kinds == ([] if late is Action.WRITE_END else [MarkKind.END])
-        with world.servers[SOURCE].connect() as connection, connection.cursor() as cursor:
-            cursor.execute(f"CREATE DATABASE {world.schema}_not_sharded")
-            cursor.execute(f"CREATE TABLE {world.schema}_not_sharded.beat (id INT PRIMARY KEY)")
-            cursor.execute(f"INSERT INTO {world.schema}_not_sharded.beat VALUES (1)")
+            set_read_only(source, on=False)
+        statements(
+            source,
+            f"CREATE DATABASE {world.schema}_not_sharded",
+            f"CREATE TABLE {world.schema}_not_sharded.beat (id INT PRIMARY KEY)",
+            f"INSERT INTO {world.schema}_not_sharded.beat VALUES (1)",
+        )
+        # Lost again after BEGIN: the message names the trigger, and the same command continues.
+        tell = functools.partial(distrust_after_begin, world)
+        with pytest.raises(Halt, match=r"tr_2 cannot be created.*run switch again"):
+            run_switch(world.settings, tell)
+        world.trust_function_creators(TARGETS, on=True)
         run_switch(world.settings, nothing)
         assert world.open_shards() == set(TARGETS)
+
+
+def demote(source: DatabaseFixture, late: Action, step: SwitchStep) -> None:
+    """Let the source stop being the primary right before a step."""
+    if step.action is late:
+        set_read_only(source, on=True)
 
 
 def set_read_only(database: DatabaseFixture, *, on: bool) -> None:
@@ -399,7 +396,7 @@ def test_a_trigger_is_tried_without_a_trace(database: DatabaseFixture) -> None:
             "FOR EACH ROW SET @gone = OLD.id"
         )
         writes = ShardWrites(server, "ks", "r-trial", (f"{APP}@%",))
-        found = read_triggers(writes, frozenset({schema}))
+        found = list_triggers(writes.connection, {schema})
         assert trial_problems(writes, found) == []
         broken = [replace(found[0], body="SET @gone = OLD.nothing")]
         assert "Unknown column 'nothing'" in trial_problems(writes, broken)[0]
@@ -424,14 +421,13 @@ def test_switch_refuses_what_is_not_ready(
 
     So are tables that are not the same on both sides: DDL that has reached only one of them.
     """
-    monkeypatch.setattr(readiness, "READY_S_MAX", 5.0)
+    monkeypatch.setattr(opening, "READY_S_MAX", 0.0)  # no applier runs
     with split(servers, kafka, keyspace, appliers=False) as world:
         world.sources.last_seqs()
         with pytest.raises(UsageError) as caught:
             run_switch(world.settings, nothing)
         assert str(caught.value).count("not verified") == len(TARGETS)
         assert str(caught.value).count("lags: it has seq") == len(TARGETS)
-        monkeypatch.setattr(readiness, "READY_S_MAX", 0.0)  # no applier runs
 
         world.verified(3)
         strange = replace(world.settings, accounts=("nobody@%", f"{APP}@%"))
@@ -465,7 +461,7 @@ def test_switch_refuses_what_is_not_ready(
 
 
 def test_a_table_that_is_emptied_after_end_is_seen_before_the_decision(
-    either_servers: list[DatabaseFixture],
+    mariadb_servers: list[DatabaseFixture],
     kafka: KafkaCluster,
     keyspace: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -474,8 +470,8 @@ def test_a_table_that_is_emptied_after_end_is_seen_before_the_decision(
 
     It is no row, so the producer goes on; the appliers stop, and `switch` does not decide.
     """
-    monkeypatch.setattr(executor, "AWAIT_S_MAX", 8.0)
-    with split(either_servers, kafka, keyspace, appliers=False) as world:
+    monkeypatch.setattr(executor, "AWAIT_S_MAX", 4.0)
+    with split(mariadb_servers, kafka, keyspace, appliers=False) as world:
         appliers = [
             RunningApplier(
                 ApplierSettings(world.plan, world.settings.server_of(t), world.settings.kafka)
@@ -489,7 +485,7 @@ def test_a_table_that_is_emptied_after_end_is_seen_before_the_decision(
 
         def insert_and_empty(writes: ShardWrites, row: JournalRow, shards: tuple[str, str]) -> None:
             insert(writes, row, shards)
-            if row.kind is Kind.END:
+            if row.kind is JournalKind.END:
                 statements(world.servers[SOURCE], f"TRUNCATE TABLE {world.schema}.t")
 
         monkeypatch.setattr(ShardWrites, "insert", insert_and_empty)
@@ -504,6 +500,6 @@ def test_a_table_that_is_emptied_after_end_is_seen_before_the_decision(
         assert world.open_shards() == {SOURCE}
 
 
-def kafka_is_away(_step: Step) -> None:
+def kafka_is_away(_step: SwitchStep) -> None:
     """Fail as a step does that no broker answers."""
     raise Retry("no broker")

@@ -14,6 +14,7 @@ from tests.shardstream.command_line import (
     tail_to_end,
     write_settings,
 )
+from topics.keyspace.audit import operator
 
 ROWS = 3_000
 
@@ -39,19 +40,20 @@ def test_a_filled_table_is_copied_by_command(
         tmp_path, "produce", "produce", keyspace, "-", "--config", config, "--json"
     ) as p:
         p.wait_for("streaming", streaming)
-        copied = run("copy", "start", *ask, f"{name}.t", "--wait", "--json")
+        copied = run("copy", "start", *ask, f"{name}.t", "--wait", "--json", "--reason", "ticket 3")
         refused = run("copy", "start", *ask, f"{name}.keyless")
         status = run("copy", "status", keyspace, "--config", config, "--json")
         shown = run("copy", "status", keyspace, "--config", config)
         seen = tail_to_end(
             *(keyspace, "--config", config, "--from", "copy", "--json"),
-            *("--table", f"{name}.t", "--until-idle", "5"),
+            *("--table", f"{name}.t", "--until-idle", "3"),
         )
 
     assert copied.returncode == 0, copied.stderr
     assert refused.returncode == 2
     assert f"{name}.keyless has neither a primary key" in refused.stderr
     [copy] = [json.loads(line) for line in status.stdout.splitlines()]
+    assert (copy["by"], copy["reason"]) == (operator(), "ticket 3")
     assert (copy["table"], copy["state"], copy["rows"]) == (f"{name}.t", "completed", ROWS)
     assert "completed" in shown.stdout
     events = [json.loads(line) for line in seen.stdout.splitlines()]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from producers.copy.chunk_rows import ChunkConnection
-from producers.copy.pace import next_rate
-from producers.options import CopySettings
-from shardstream.commands.copy.progress import copy_json, seconds_left
+from producers.copy.chunk import ChunkConnection
+from producers.copy.table_copier import next_rate
+from producers.settings import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
+from shardstream.status.keyspace_report import copy_json, seconds_left
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import start, topics_of, wait_state
 from tests.producers.session.producing import WAIT_S, producing, settings_of, wait_for

@@ -23,7 +23,7 @@ while True:
 # As if the signal came while `wait` looks at the event.
 SIGNAL_INSIDE_WAIT = """
 import signal
-from shardstream.commands.stop_signals import stop_on_signals
+from shardstream.stop_signals import stop_on_signals
 stop = stop_on_signals()
 with stop._cond:
     signal.raise_signal(signal.SIGTERM)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from caching.protocol import Layout
+from caching.protocol import CacheLayout
 from caching.stores.on_redis.store import RedisStore
+from caching.stores.store import StoreOptions
 from event_token import EventToken
 from shardstream.local.cache_server import RedisServer
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -17,13 +18,21 @@ from tests.caching.stores.opened import TIMEOUT_MS, Opened
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import wait_for
-from tests.shardstream.command_line import Background, background, run, streaming, write_settings
+from tests.shardstream.command_line import (
+    Background,
+    background,
+    publishing,
+    run,
+    streaming,
+    write_cache,
+    write_settings,
+)
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import read_to_end
 from topics.names import ShardTopics
-from topics.records.record_decoder import RecordDecoder
+from topics.records.event_decoder import EventDecoder
 from topics.records.vevent import EventType
-from topics.schemas.registry import open_schema_ids
+from topics.schemas import open_schema_ids
 
 
 @pytest.fixture
@@ -35,11 +44,6 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
         yield server
     finally:
         server.kill()
-
-
-def publishing(invalidator: Background) -> bool:
-    """Whether an invalidator has stored a position."""
-    return any(line["position_age_s"] is not None for line in invalidator.lines)
 
 
 def after_a_second(watcher: Background, **found: int) -> bool:
@@ -63,23 +67,10 @@ def check_watcher(folder: Path, command: list[str], opened: Opened, old: EventTo
         )
 
 
-def write_cache(folder: Path, keyspace: str, cache: str, address: str, table: str) -> Path:
-    """Add a cache to the settings in a folder, and the KeyMap of a table; return the settings."""
-    path, module = folder / "shardstream.toml", f"maps_{cache.replace('-', '_')}"
-    section = [f"[caches.{cache}]", f'keyspace = "{keyspace}"', "buckets = 64"]
-    section += [f'store = "redis://{address}"', f'keys = "{module}:KEYS"']
-    path.write_text(path.read_text() + "\n".join(section) + "\n")
-    (folder / f"{module}.py").write_text(
-        "from shardstream import KeyMap\nKEYS = KeyMap()\n"
-        f"KEYS.of('{table}')(lambda row: [f\"t:{{row['id']}}\"])\n"
-    )
-    return path
-
-
 def row_tokens(kafka: KafkaCluster, keyspace: str) -> list[EventToken]:
     """The tokens of all rows in the log."""
     config = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
-    codec = RecordDecoder(open_schema_ids(config, None))
+    codec = EventDecoder(open_schema_ids(config, None))
     records = read_to_end(config, ShardTopics(keyspace, "-").log)
     events = (codec.decode(record.value, "-", record.offset) for record in records)
     return [event.token for event in events if event.type is EventType.ROW]
@@ -96,13 +87,14 @@ def test_a_killed_invalidator_goes_on(
     database, cache = mysql_a.new_database(), f"pages-{secrets.token_hex(4)}"
     write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": mysql_a})
     path = write_cache(tmp_path, keyspace, cache, redis_server.address, f"{database}.t")
-    store = RedisStore(Layout(cache, 64), f"redis://{redis_server.address}", timeout_ms=TIMEOUT_MS)
+    options = StoreOptions(timeout_ms=TIMEOUT_MS)
+    store = RedisStore(CacheLayout(cache, 64), f"redis://{redis_server.address}", options)
     opened = Opened(store, None, None, None, None)  # type: ignore[arg-type]
     client = Client(opened)
     command = ["invalidate", keyspace, "--cache", cache, "--json", "--config", str(path)]
     refused = run(*command)
     assert refused.returncode == 2
-    assert f"the KeyMap maps {database}.t, which is not there" in refused.stderr
+    assert f"the KeyMap maps {database}.t, which does not exist" in refused.stderr
     # Before the log begins: ten seconds back from a position may be its beginning.
     statements(mysql_a, f"CREATE TABLE {database}.t (id INT PRIMARY KEY, n INT)")
     with (
@@ -134,4 +126,5 @@ def test_a_killed_invalidator_goes_on(
     assert last["generations_renewed"] == 0
     check_watcher(tmp_path, command, opened, read)
     assert run(*command, "--watch", "2").returncode == 2
-    store.close()
+    assert "--name is for an invalidator" in run(*command, "--watch", "1", "--name", "x").stderr
+    opened.store.close()

@@ -9,8 +9,8 @@ import pytest
 from databases.errors import ServerLost
 from producers.errors import Problem
 from shardstream.commands.app import EXIT_FAILED, exit_status
-from shardstream.commands.findings import Findings
 from shardstream.local.kafka_cluster import KafkaCluster
+from shardstream.preflight import PreflightReport
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import purge_to
 from tests.producers.session.producing import producing, settings_of, wait_caught_up
@@ -80,7 +80,7 @@ def test_what_does_not_answer_may_pass(
     servers: list[Problem], kafka: list[str], *, kafka_answers: bool, may_pass: bool
 ) -> None:
     """Only where nothing else is wrong: the command then ends with 1 rather than 2."""
-    found = Findings(servers=[("shop/-", each) for each in servers], kafka=kafka)
+    found = PreflightReport(servers=[("shop/-", each) for each in servers], kafka=kafka)
     found.kafka_answers = kafka_answers
 
     assert found.may_pass is may_pass

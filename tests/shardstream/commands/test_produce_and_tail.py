@@ -1,6 +1,7 @@
 """`shardstream produce` and `tail`: rows go in on real servers and come out as lines."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,17 @@ def test_written_rows_come_out_as_json(
         done = tail_to_end(*tail, "--from", "earliest")
         events = [json.loads(line) for line in done.stdout.splitlines()]
         rows = [e for e in events if e["type"] == "ROW" and e["database"] == name]
-        resumed = tail_to_end(*tail, "--from", rows[0]["position"], "--table", f"{name}.t")
-        only_first = tail_to_end(*tail, "--from", "earliest", "--key-range", "-80")
+        part = ("--columns", "price", "--where", "price > 1", "--images", "after")
+        looks = (
+            ("--from", rows[0]["position"], "--table", f"{name}.t"),
+            ("--from", "earliest", "--key-range", "-80"),
+            ("--from", "earliest", "--table", f"{name}.t", *part),
+        )
+        with ThreadPoolExecutor() as pool:
+            resumed, only_first, only_dear = pool.map(lambda look: tail_to_end(*tail, *look), looks)
+        refused = run(
+            "tail", *tail, "--from", "earliest", "--table", f"{name}.t", "--where", "no = 1"
+        )
 
     assert [(e["op"], e["shard"]) for e in rows] == [
         ("INSERT", "-80"),
@@ -129,6 +139,20 @@ def test_written_rows_come_out_as_json(
     again = [e | {"position": ""} for e in rest if e["type"] == "ROW"]
     assert again == [e | {"position": ""} for e in rows[1:]]
     assert {json.loads(line)["shard"] for line in only_first.stdout.splitlines()} == {"-80"}
+    # The update that sets the price to NULL leaves what the condition describes.
+    dear = [e for e in map(json.loads, only_dear.stdout.splitlines()) if e["type"] == "ROW"]
+    assert [(e["op"], e["before"], e["after"]) for e in dear] == [
+        change
+        for key in (2**64 - 1, 7)
+        for change in (
+            ("INSERT", None, {"id": key, "price": "1.50"}),
+            ("DELETE", {"id": key}, None),
+        )
+    ]
+    assert refused.returncode == 2
+    assert f"table {name}.t: there is no column no; there are id, price" in " ".join(
+        refused.stderr.split()
+    )
 
 
 def test_a_second_producer_fences_the_first(
@@ -194,7 +218,7 @@ def test_a_silent_shard_is_named(
         following = ["tail", keyspace, "--from", "earliest", *settings]
         with background(tmp_path, "tail", *following) as tail:
             tail.wait_for("the shard's name", lambda p: "waiting for 80-: " in p.errors)
-        done = run(*following, "--until-idle", "5")
+        done = run(*following, "--until-idle", "3")
 
     assert done.returncode == 1
     assert "the stream is incomplete, waiting for 80-: " in done.stderr

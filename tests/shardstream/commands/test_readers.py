@@ -8,8 +8,7 @@ import pytest
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.shardstream.command_line import WAIT_S_MAX, run
 from tests.topics.shard_writer import ShardWriter, provision
-from topics.kafka.client import ClientConfig
-from topics.kafka.deadline import Deadline
+from topics.kafka.client import ClientConfig, Deadline
 from topics.kafka.provisioning import provision_readers
 
 FAR_US = 60_000_000

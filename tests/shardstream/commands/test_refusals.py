@@ -11,8 +11,9 @@ from databases.errors import ServerLost
 from event_token import UsageError
 from producers.errors import Problem
 from producers.settings import ServerSettings
-from shardstream.commands.preflight import print_problems, refuse_problems
+from shardstream.commands.preflight import print_problems
 from shardstream.local.kafka_cluster import KafkaCluster
+from shardstream.preflight import refuse_problems
 from shardstream.settings.model import load_settings
 from shardstream.settings.producer_settings import shard_producer_settings
 from tests.database_servers import DatabaseFixture, StartServer

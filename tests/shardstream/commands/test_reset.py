@@ -12,7 +12,7 @@ from tests.producers.servers.replication import statements
 from tests.shardstream.command_line import Background, background, run, streaming, write_settings
 from topics.errors import LogShrank
 from topics.kafka.client import ClientConfig
-from topics.kafka.deletion import delete_topics
+from topics.kafka.provisioning import delete_topics
 from topics.names import ShardTopics
 from topics.stream.subscriber import StreamSubscriber
 

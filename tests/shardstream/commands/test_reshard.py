@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from event_token.errors import UsageError
-from shardstream.commands.reshard.run import Accepted, run_apply
-from shardstream.commands.reshard.verify import run_verify
+from shardstream.commands.reshard import run, verify
 from shardstream.local.kafka_cluster import KafkaCluster
-from shardstream.settings.model import load_settings
 from tests.shardstream.command_line import write_settings
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_keyspace
@@ -35,15 +33,12 @@ def test_a_reshard_that_is_over_is_neither_verified_nor_filled(
     shard = f'[keyspaces.{keyspace}.shards."-"]\nflavor = "mysql"\n'
     nobody = 'servers = [{host = "127.0.0.1", port = 1, user = "u", password_env = "NONE"}]\n'
     path.write_text(path.read_text() + shard + nobody)
-    settings = load_settings(path)
     config = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
     provision_keyspace(config, keyspace)
     for state in (ReshardState.SWITCHED, ReshardState.CANCELLED):
         entry = ReshardEntry("r1", ("-",), ("-.2",), state.value)
         update_topology(config, keyspace, functools.partial(with_entry, keyspace, entry))
         with pytest.raises(UsageError, match=f"r1 is {state.value}: there is nothing to verify"):
-            run_verify(settings, keyspace, "r1", as_json=False)
-    with pytest.raises(UsageError, match="r1 is CANCELLED, so its targets are not filled any more"):
-        run_apply(
-            settings, keyspace, "r1", "-.2", Accepted(frozenset(), frozenset()), as_json=False
-        )
+            verify(keyspace, "r1", path)
+    with pytest.raises(UsageError, match="r1 is CANCELLED, so its targets are no longer filled"):
+        run(keyspace=keyspace, reshard_id="r1", target="-.2", config=path)

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from event_token.errors import UsageError
-from shardstream.commands.fleet.retire import check_is_over
 from shardstream.local.kafka_cluster import KafkaCluster
+from shardstream.shard_removal import check_is_over
 from tests.shardstream.command_line import run
 from tests.topics.shard_writer import TIMEOUT_S, ShardWriter, filling, serving
 from tests.topics.splits import seen, split, topology_after_split
 from tests.topics.subscribing import taken
-from topics.kafka.client import ClientConfig, open_admin
-from topics.kafka.deadline import Deadline
+from topics import named_readers
+from topics.kafka.client import ClientConfig, Deadline, open_admin
 from topics.kafka.provisioning import provision_readers
 from topics.keyspace.topology import ReshardState, update_topology
-from topics.readers import reporter
+from topics.names import audit_topic
 from topics.stream.subscriber import StreamSubscriber
 
 
@@ -54,7 +54,7 @@ def test_a_named_reader_keeps_the_topics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Refused by the reader's name until it has hopped; then the topics go, and no others."""
-    monkeypatch.setattr(reporter, "CLOSE_S_MAX", TIMEOUT_S)
+    monkeypatch.setattr(named_readers, "CLOSE_S_MAX", TIMEOUT_S)
     writers, events = logs
     settings = tmp_path / "shardstream.toml"
     settings.write_text(f'[kafka]\nbootstrap_servers = "{config.brokers}"\n')
@@ -82,7 +82,7 @@ def test_a_named_reader_keeps_the_topics(
     assert "--yes" in shown.stdout
     gone = {f"{keyspace}.80-", f"{keyspace}.80-.progress", f"{keyspace}.80-.copy"}
     deadline = Deadline(TIMEOUT_S)
-    while topics_of(config, f"{keyspace}.") != before - gone:
+    while topics_of(config, f"{keyspace}.") != before - gone | {audit_topic(keyspace)}:
         assert not deadline.passed
         time.sleep(0.05)
     with StreamSubscriber(keyspace, start="earliest", config=config) as stream:

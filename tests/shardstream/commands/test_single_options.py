@@ -8,7 +8,7 @@ import typer
 
 from event_token import UsageError
 from shardstream.commands.app import app
-from shardstream.commands.single_options import CommandLine
+from shardstream.commands.options import CommandLine
 from shardstream.demo.composed.app import app as shop_app
 from tests.shardstream.command_line import run
 

@@ -5,10 +5,9 @@ import json
 
 import pytest
 
-from shardstream.commands.sinks.dump_watch import DumpWatch
-from shardstream.commands.sinks.progress_lines import ProgressPrinter, progress_text
+from shardstream.commands.sinks.progress import CopyWatch, ProgressPrinter, progress_text
 from shardstream.commands.status_lines import StatusLines
-from spark_consumers.sink_query.run import SinkProgress
+from spark_consumers.sink_query import SinkProgress
 from topics.kafka.client import ClientConfig
 
 
@@ -40,7 +39,7 @@ def test_tables_that_are_left_out_are_named_once(*, as_json: bool) -> None:
     """At once, and only in the first line after their first row; JSON has all in each line."""
     out = io.StringIO()
     lines = StatusLines(as_json=as_json, every_s=3600, out=out)
-    watch = DumpWatch(ClientConfig({"bootstrap.servers": "127.0.0.1:1"}), "commerce", ())
+    watch = CopyWatch(ClientConfig({"bootstrap.servers": "127.0.0.1:1"}), "commerce", ())
     printer = ProgressPrinter("commerce", lines, watch, None)
     first, both = ("shop._a_gho",), ("shop._a_gho", "shop._b_new")
 

@@ -55,7 +55,7 @@ def test_the_named_command_gets_the_shard_going(
     skipped = run(*skip, "--reason", "ticket 17", *settings)
     with background(tmp_path, "b", *first) as producer:
         producer.wait_for("the row", lambda p: streaming(p) and p.lines[-1]["rows_total"] > 0)
-        shown = tail_to_end(*tail, "--until-idle", "5")
+        shown = tail_to_end(*tail, "--until-idle", "3")
         told = producer.lines[-1]["skipped"]
     status = run("status", keyspace, *settings)
 
@@ -107,7 +107,7 @@ def test_an_order_that_was_killed_goes_on_where_it_was(
     passed = run("skip", keyspace, "-", *options)
     with background(tmp_path, "c", *first) as producer:
         producer.wait_for("streaming", streaming)
-        shown = tail_to_end(keyspace, "--from", "earliest", *settings, "--until-idle", "5")
+        shown = tail_to_end(keyspace, "--from", "earliest", *settings, "--until-idle", "3")
 
     assert again.returncode == 0, again.stderr
     assert 1 <= done_before <= 10

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from shardstream.commands.fleet.status import ANSWER_S
+from shardstream.commands.status import ANSWER_S
 from shardstream.local.kafka_cluster import KafkaCluster
-from shardstream.local.ports import free_ports
+from shardstream.local.local_server import free_ports
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
 from tests.shardstream.command_line import WAIT_S_MAX, background, run, streaming, write_settings
@@ -113,7 +113,7 @@ def test_a_killed_producer_is_named(
     assert f"{keyspace}: " in text.stdout
     assert "silent" in text.stdout
     assert (told["keyspace"], told["held_by"], told["is_held_back"]) == (keyspace, ["80-"], True)
-    assert told["headline"].startswith(f"{keyspace}: 80- has held all readers back since ")
+    assert told["headline"].startswith(f"{keyspace}: 80- has written nothing for ")
     assert (first_line, ended) == (b"retry: 2000\n", 0)
 
 

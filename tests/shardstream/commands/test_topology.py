@@ -55,6 +55,7 @@ def test_declare_show_and_read(tmp_path: Path, kafka: KafkaCluster, keyspace: st
         "targets": ["80-c0", "c0-"],
         "state": "DECLARED",
         "hop_time_us": START_US + 5_000_000,
+        "decision": None,
     }
     serving = [shard["name"] for shard in record["shards"] if shard["state"] == "SERVING"]
     topology = read_topology(config, keyspace)

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,20 +15,6 @@ pytestmark = pytest.mark.usefixtures("real_servers")
 
 # The demo by itself takes a minute; this is for a busy machine.
 DEMO_S_MAX = 600
-# An eighth of the transactions per second and a quarter of the moves, which fill both processors.
-QUIETLY = """
-from shardstream.__main__ import main
-from shardstream.demo import workload
-rates = workload.TRANSACTIONS_PER_S
-rates.update({name: rate // 8 for name, rate in rates.items()})
-workload.MOVE_INTERVAL_S *= 4
-main()
-"""
-
-
-def quietly(*arguments: str) -> list[str]:
-    """The command line of a shardstream command whose workload is a lighter one."""
-    return [sys.executable, "-c", QUIETLY, *arguments]
 
 
 def _descendants(root: int) -> set[int]:
@@ -63,19 +48,24 @@ def _is_zombie(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("options", "database"), [((), "database: "), (("--mariadb",), "database: MariaDB")]
+    ("options", "database"),
+    [
+        ((), "database: "),
+        pytest.param(("--mariadb",), "database: MariaDB", marks=pytest.mark.long),
+    ],
+    ids=["default", "MariaDB"],
 )
 def test_the_demo_proves_its_result(
     tmp_path: Path, options: tuple[str, ...], database: str
 ) -> None:
-    """C10: status 0, and the last line counts changes and nothing wrong, on both families.
+    """C10: status 0, and the last line counts changes and nothing wrong.
 
     In between a shard is split: the consumers go on in the new ones, and hold what the databases
     hold. The printed queries run.
     """
     folder = tmp_path / "demo"
     done = subprocess.run(
-        quietly("demo", "--seconds", "5", "--folder", str(folder), *options),
+        command("demo", "--seconds", "5", "--folder", str(folder), *options),
         capture_output=True,
         text=True,
         check=False,
@@ -100,13 +90,27 @@ def test_the_demo_proves_its_result(
     assert {"-80", "80-", "80-c0", "c0-"} <= set(log.stdout.split())
 
 
-@pytest.mark.parametrize("moment", ["starting Kafka", "reshard created"])
-def test_ctrl_c_leaves_no_process(tmp_path: Path, moment: str) -> None:
-    """Interrupted while servers start, and in the middle of the split: all processes are gone."""
+@pytest.mark.parametrize(
+    ("options", "moment"),
+    [
+        pytest.param((), "starting Kafka", id="starts"),
+        pytest.param(
+            ("--mariadb",),
+            "switched: writes were stopped",
+            marks=pytest.mark.long,
+            id="splits MariaDB",
+        ),
+    ],
+)
+def test_ctrl_c_leaves_no_process(tmp_path: Path, options: tuple[str, ...], moment: str) -> None:
+    """Interrupted while servers start, and at the end of the split: all processes are gone.
+
+    The split succeeds on MariaDB, too.
+    """
     output = tmp_path / "output"
     with output.open("wb") as out:
         demo = subprocess.Popen(
-            quietly("demo", "--seconds", "5", "--folder", str(tmp_path / "demo")),
+            command("demo", "--seconds", "5", "--folder", str(tmp_path / "demo"), *options),
             stdout=out,
             stderr=out,
         )
@@ -120,6 +124,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path, moment: str) -> None:
         status = demo.wait(DEMO_S_MAX)
 
     assert below
+    assert f"database: {'MariaDB' if options else ''}" in output.read_text()
     assert status == 130, output.read_text()
     deadline = time.monotonic() + DEMO_S_MAX
     while left := _still_there(below):

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from shardstream.demo.log_checks import (
+from shardstream.demo.proof import (
+    SourceRows,
     coupons_in_two_places,
     marks_of,
     missing_and_repeated,
     out_of_order,
     over_the_hop,
     replay,
+    rows_that_differ,
 )
 from shardstream.demo.shop import SHARDING_COLUMNS, keyspace_id
-from shardstream.demo.source_rows import SourceRows
-from shardstream.demo.tables_proof import rows_that_differ
 
 HOP_US = 110
 KEYS = {"customers": ["id"], "coupons": ["code"]}
@@ -32,7 +32,10 @@ Log = list[Row]
 
 
 def _row(shard: str, seq: int, timestamp_us: int, **fields: Any) -> Row:
-    names = ("table", "op", "before", "after", "key", "old_key", "absent", "token", "statement")
+    names = (
+        *("table", "op", "before", "after", "key", "old_key", "absent", "token", "statement"),
+        *("keyspace_id_before", "keyspace_id_after"),
+    )
     empty = {"type": "ROW", "database": "shop", **dict.fromkeys(names)}
     place = {"shard": shard, "seq": seq, "offset": seq, "timestamp_us": timestamp_us}
     return {**empty, **place, **fields}

@@ -8,8 +8,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from shardstream.demo.sharded_writes import Change, ShardDirectory, ShopSession
-from shardstream.demo.shop import keyspace_id
+from shardstream.demo.shop import ShardDirectory, ShopChange, ShopSession, keyspace_id
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from topics.kafka.client import ClientConfig
@@ -21,7 +20,7 @@ from topics.keyspace.topology import ShardEntry, ShardState, Topology, update_to
 CUSTOMER = next(c for c in range(1, 100) if keyspace_id(c) >= b"\x80")
 LOST = pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query")
 MOVED = {"80-": ShardState.RETIRED, "80-c0": ShardState.SERVING, "c0-": ShardState.SERVING}
-ORDER = Change(
+ORDER = ShopChange(
     CUSTOMER,
     (("INSERT INTO orders VALUES (%s, %s)", [(1, CUSTOMER), (2, CUSTOMER)]),),
     ("EXISTS(SELECT 1 FROM orders WHERE id = %s)", (1,)),

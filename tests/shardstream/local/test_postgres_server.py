@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from shardstream.local.fetching import postgres_binaries
+from shardstream.local import postgres_server
 from shardstream.local.postgres_server import PostgresServer
 from tests.postgres_servers import PostgresFixture, running_postgres
 
@@ -68,7 +68,7 @@ def test_unpacked_server_runs_by_its_own_loader(
     real_servers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine without PostgreSQL the one of Debian's packages is unpacked and used."""
-    monkeypatch.setattr(postgres_binaries, "INSTALLED", tmp_path / "none")
+    monkeypatch.setattr(postgres_server, "INSTALLED", tmp_path / "none")
     monkeypatch.setattr("shutil.which", _without_postgres)
     server = PostgresServer(tmp_path / "pg", password="secret", die_with_parent=True)
     for postgres in running_postgres(server):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from event_token import Halt
-from shardstream.local.ports import free_ports, is_free
+from shardstream.local.local_server import free_ports, is_free
 from shardstream.local.processes import ServerProcess, command_line
 
 ROOT = Path(__file__).parents[3]

@@ -15,7 +15,7 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import wait_for
 from tests.topics.shard_writer import TIMEOUT_S
-from topics.kafka.deadline import Deadline
+from topics.kafka.client import Deadline
 
 
 def _ask(database: DatabaseFixture, sql: str, **arguments: object) -> tuple[object, ...]:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from event_token import Flavor, KeyRange, UsageError, tiles
 from shardstream.local.kafka_cluster import broker_settings
-from shardstream.local.shape import SHARDS_MAX, StackShape, even_shards, settings_text
-from shardstream.local.stack import Stack
+from shardstream.local.stack import SHARDS_MAX, Stack, StackShape, even_shards, settings_text
 from shardstream.settings.model import load_settings
 
 
@@ -50,7 +49,7 @@ def test_settings_file_is_what_the_commands_read(tmp_path: Path) -> None:
     assert tomllib.loads(path.read_text())["kafka"]["bootstrap_servers"] == "127.0.0.1:1000"
     assert settings.shard("shop", "80-").flavor == "mariadb"
     assert (server.host, server.port, server.user) == ("127.0.0.1", 1002, "shardstream")
-    assert server.password(tmp_path).get_secret_value() == "secret"
+    assert server.password(tmp_path).read() == "secret"
     assert [*settings.keyspace("shop").targets] == ["80-c0"]
     assert settings.shard("shop", "80-c0").servers[0].port == 1003
 

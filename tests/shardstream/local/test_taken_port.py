@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from event_token import Halt
-from shardstream.local import kafka_cluster, local_server
-from shardstream.local.database_server import Account, MariadbServer
+from shardstream.local import local_server
+from shardstream.local.database_server import LocalAccount, MariadbServer
 from shardstream.local.kafka_cluster import KafkaCluster
-from shardstream.local.ports import HOST, free_ports
+from shardstream.local.local_server import HOST, free_ports
 
 pytestmark = pytest.mark.usefixtures("real_servers")
 
@@ -26,13 +26,13 @@ def taken_port() -> Iterator[int]:
 def mariadb(tmp_path: Path) -> Iterator[MariadbServer]:
     """A MariaDB server that has not been started."""
     server = MariadbServer(
-        tmp_path / "server", server_id=1, account=Account("u", "p"), die_with_parent=True
+        tmp_path / "server", server_id=1, account=LocalAccount("u", "p"), die_with_parent=True
     )
     yield server
     server.kill()
 
 
-def _first(taken: int, monkeypatch: pytest.MonkeyPatch, module: object) -> None:
+def _first(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the first choice of ports begin with the taken one."""
     chosen: list[int] = []
 
@@ -41,14 +41,14 @@ def _first(taken: int, monkeypatch: pytest.MonkeyPatch, module: object) -> None:
         chosen.extend([taken, *free_ports(count - 1)] if first else free_ports(count))
         return chosen[-count:]
 
-    monkeypatch.setattr(module, "free_ports", choose)
+    monkeypatch.setattr(local_server, "free_ports", choose)
 
 
 def test_new_database_takes_another_port(
     mariadb: MariadbServer, taken_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that has never served chooses again."""
-    _first(taken_port, monkeypatch, local_server)
+    _first(taken_port, monkeypatch)
 
     mariadb.start()
 
@@ -60,7 +60,7 @@ def test_new_database_takes_another_port(
 def test_known_port_is_never_given_up(mariadb: MariadbServer, taken_port: int) -> None:
     """Clients know the port of a server that has served: the start fails and shows the log."""
     mariadb.folder.mkdir()
-    (mariadb.folder / "port").write_text(f"{taken_port}\n")
+    (mariadb.folder / "ports").write_text(f"{taken_port}\n")
 
     with pytest.raises(Halt, match="already in use"):
         mariadb.start()
@@ -73,7 +73,7 @@ def test_new_cluster_takes_other_ports(
     tmp_path: Path, taken_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cluster that has never served chooses again."""
-    _first(taken_port, monkeypatch, kafka_cluster)
+    _first(taken_port, monkeypatch)
     cluster = KafkaCluster(tmp_path / "kafka", die_with_parent=True)
 
     try:

@@ -51,14 +51,20 @@ def test_a_cache_takes_its_defaults_from_one_place(config: Path) -> None:
 def test_the_password_is_read_from_where_the_file_says(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is quoted into the URL, and no repr shows it."""
+    """It is read apart from the URL, and no repr shows it; memcached has none."""
     monkeypatch.setenv("CACHE_PASSWORD", "p@ss/word")
     text = SETTINGS.replace('"redis://cache-1"', '"rediss://app@cache-1:6380/2"')
     config.write_text(text + 'password_env = "CACHE_PASSWORD"\n')
     settings = load_settings(config)
 
-    assert settings.cache_url("pages") == "rediss://app:p%40ss%2Fword@cache-1:6380/2"
-    assert "p@ss" not in repr(settings)
+    password = settings.cache_password("pages")
+    assert password is not None
+    assert password.read() == "p@ss/word"
+    assert "p@ss" not in repr((settings, password))
+
+    config.write_text(config.read_text().replace("rediss://app@", "memcached://"))
+    with pytest.raises(UsageError, match="this kind of store has no passwords"):
+        load_settings(config)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +77,12 @@ def test_the_password_is_read_from_where_the_file_says(
         ("ttl_s = 60", "key_ranges = ['80-40']", "caches.pages: "),
         ('"shop.keys:KEYS"', '"shop.keys"', "caches.pages.keys: must be of the form"),
         ('keyspace = "shop"', 'keyspace = "sop"', "unknown keyspace 'sop'; the settings name: s"),
-        ("redis://cache-1", "redis://:marker@cache-1", "store: a password stands in it"),
+        ("redis://cache-1", "redis://:marker@cache-1", "store: the URL contains a password"),
+        (
+            "redis://cache-1",
+            "redis://cache-1?password=marker",
+            "store: the URL contains a password",
+        ),
         ("caches.pages", 'caches."a b"', "'a b' is not a cache name"),
     ],
 )
@@ -95,6 +106,10 @@ def test_caches_from_the_settings_file(config: Path) -> None:
     assert cache._store.layout.cache == "pages"
     assert cache._vindex == "numeric"
     assert isinstance(AsyncCache.from_settings(config, "pages", readers), AsyncCache)
+    config.write_text("[clock]\nuncertainty_us = 7\n" + SETTINGS)
+    assert (
+        Cache.from_settings(config, "pages", readers)._store.clock_uncertainty.uncertainty_us == 7
+    )
     other = '[[keyspaces.shop.vindexes]]\ndatabase = "shop"\ntable = "t"\ncolumn = "id"\n'
     config.write_text(SETTINGS + other + 'vindex = "hash"\n')
     with pytest.raises(UsageError, match="hash, numeric"):

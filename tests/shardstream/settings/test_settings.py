@@ -6,13 +6,19 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from databases.server import Platform
+from event_token import ClockUncertainty
 from event_token.errors import UsageError
-from producers.filters.masks import Mask, MaskKind
-from producers.preflight.typed_columns import DECLARABLE
-from shardstream.commands.declared_topology import with_vindexes
-from shardstream.commands.reshard.create import run_create
+from producers.clock import ChronyBound, ConstantBound
+from producers.filters.rules import Mask, MaskKind
+from producers.typed_columns import DECLARABLE
+from shardstream.commands.reshard import create
 from shardstream.settings.model import ProducerSection, VindexSection, load_settings
-from shardstream.settings.producer_settings import shard_producer_settings, topic_settings
+from shardstream.settings.producer_settings import (
+    shard_producer_settings,
+    topic_settings,
+    with_vindexes,
+)
 from topics.keyspace.topology import ShardEntry, TableVindex, Topology
 from topics.keyspace.vindexes import vindex_named
 
@@ -51,6 +57,26 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def test_a_platform_is_one_of_those_that_are_known(config: Path) -> None:
+    """Named per shard, and else asked; a misspelt one is one line with the names there are."""
+    found = load_settings(config)
+    flavor = 'flavor = "mysql"\n'
+    config.write_text(GOOD.replace(flavor, f'{flavor}platform = "rds"\n'))
+    named = load_settings(config)
+    config.write_text(GOOD.replace(flavor, f'{flavor}platform = "amazon"\n'))
+
+    with pytest.raises(UsageError) as caught:
+        load_settings(config)
+
+    assert shard_producer_settings(found, "commerce", "-80").platform is None
+    assert shard_producer_settings(named, "commerce", "-80").platform is Platform.RDS
+    _, line = str(caught.value).splitlines()
+    assert line == (
+        "  keyspaces.commerce.shards.-80.platform: must be 'plain', 'rds', 'aurora', 'cloudsql' or "
+        "'azure', not 'amazon'"
+    )
+
+
 def test_everything_arrives_where_it_is_used(config: Path) -> None:
     """Servers, TLS files, client settings and secrets reach the producer and the Kafka client."""
     settings = load_settings(config)
@@ -58,10 +84,10 @@ def test_everything_arrives_where_it_is_used(config: Path) -> None:
     first = shard_producer_settings(settings, "commerce", "-80")
     second = shard_producer_settings(settings, "commerce", "80-")
     assert (first.flavor, first.heartbeat_ms) == ("mysql", 100)
-    assert [(s.name, s.password, s.tls) for s in first.servers] == [
+    assert [(s.name, s.current_password(), s.tls) for s in first.servers] == [
         ("db-a:3306", "file-marker", None)
     ]
-    assert second.servers[0].password == "env-marker"
+    assert second.servers[0].current_password() == "env-marker"
     assert second.typed_columns.type_of("shop.users.id") == "uuid"
     assert second.servers[0].tls is not None
     assert second.servers[0].tls.ca == str(config.parent / "ca.pem")
@@ -71,11 +97,29 @@ def test_everything_arrives_where_it_is_used(config: Path) -> None:
     assert topic_settings(settings).replication_factor == -1
 
 
+def test_the_clock_of_the_host_is_known_by_a_constant_or_by_chrony(config: Path) -> None:
+    """By default the constant of `[clock]`; the shards of a process share chrony's answers."""
+    section = "[clock]\nuncertainty_us = 7\n"
+    config.write_text(section + GOOD)
+    stated = load_settings(config)
+    config.write_text(f'{section}source = "chrony"\n{GOOD}')
+    asked = load_settings(config)
+
+    assert shard_producer_settings(stated, "commerce", "-80").host_clock == ConstantBound(7)
+    one, other = (shard_producer_settings(asked, "commerce", s).host_clock for s in ("-80", "80-"))
+    assert isinstance(one, ChronyBound)
+    assert one is other
+    assert asked.clock_uncertainty() == stated.clock_uncertainty() == ClockUncertainty(7)
+
+
 def test_the_environment_wins(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable SHARDSTREAM_A__B overrides the file's a.b."""
     monkeypatch.setenv("SHARDSTREAM_KAFKA__BOOTSTRAP_SERVERS", "elsewhere:9092")
+    monkeypatch.setenv("SHARDSTREAM_READER__RECORD_BYTES_MAX", "300000000")
 
-    assert load_settings(config).kafka_client().brokers == "elsewhere:9092"
+    client = load_settings(config).kafka_client()
+    assert client.brokers == "elsewhere:9092"
+    assert client.record_bytes_max == 300_000_000
 
 
 def test_no_secret_in_any_repr(config: Path) -> None:
@@ -181,7 +225,7 @@ def test_missing_secrets_are_named(config: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UsageError, match="KAFKA_PASSWORD"):
         settings.kafka_client()
     with pytest.raises(UsageError, match="secret"):
-        settings.shard("commerce", "-80").servers[0].password(config.parent)
+        settings.shard("commerce", "-80").servers[0].password(config.parent).read()
 
 
 def test_no_file_says_how_to_get_one(tmp_path: Path) -> None:
@@ -257,15 +301,7 @@ vindex = "hash"
 """
     config.write_text(GOOD + rules)
     with pytest.raises(UsageError, match=r"filter rules apply to shop\.orders"):
-        run_create(
-            load_settings(config),
-            "commerce",
-            "r1",
-            ["80-"],
-            ["80-c0", "c0-"],
-            from_log=False,
-            accept_auto_increment=False,
-        )
+        create("commerce", "r1", ["80-"], ["80-c0", "c0-"], config)
 
 
 def test_names_that_settings_take_are_those_that_the_packages_know() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from shardstream.status.address import Address
-from shardstream.status.http import application
+from shardstream.status.application import application
 from shardstream.status.refresh import FleetRefresh
 from shardstream.status.server import HttpServer
 from tests.producers.session.producing import wait_for
@@ -92,7 +92,7 @@ def serving(
     fleet = FleetRefresh(lambda: ScriptedFleet(looked), keyspaces, interval_s=interval_s)
     app = application(
         fleet,
-        token=token,
+        token=None if token is None else lambda: token,
         is_loopback=is_loopback,
         max_behind_s=10,
         metrics=metrics,

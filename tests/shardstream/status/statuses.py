@@ -1,27 +1,33 @@
 """States of a fleet and of processes, with something under way in each of them."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import cast
 
-from caching.invalidating.counters import InvalidatorStatus
+from caching.invalidating.invalidator import InvalidatorCounters, InvalidatorStatus
 from event_token import StreamPosition
-from producers.session.counters import ProducerCounters
-from resharding.apply.applier_status import ApplierStatus
-from shardstream.status.metrics.subscriber import SubscriberMetrics
-from shardstream.status.refresh import FleetState, KeyspaceLook
-from spark_consumers.sink_query.run import SinkProgress
+from producers.session.context import ProducerCounters
+from resharding.apply.applier import ApplierStatus
+from shardstream.status.metrics.families import SubscriberMetrics
+from shardstream.status.refresh import FleetState, KeyspaceState
+from spark_consumers.sink_query import SinkProgress
 from tests.shardstream.status.views import shard_look
-from topics.fleet.reader_views import ApplierView, ReaderView
-from topics.fleet.view import KeyspaceView, keyspace_view
+from topics.fleet.view import ApplierView, KeyspaceView, ReaderView, keyspace_view
 from topics.keyspace.topology import ReshardEntry, ReshardState, ShardEntry, ShardState, Topology
 from topics.progress.copy_topic import CopyState, TableCopy
 from topics.progress.record import LastDdl, Skipped
 from topics.reading.followed_shards import Wait
-from topics.stream.subscriber import ReaderStats
+from topics.stream.subscriber import ReaderStats, StreamSubscriber
 
 NOW_US = 1_700_000_100_000_000
 SECOND_US = 1_000_000
-STATUS = InvalidatorStatus("running", 9, 8, 7, 6, 5, 4, 3, 2, 1.5, "-80", 10.0)
+STATUS = InvalidatorStatus(
+    **asdict(InvalidatorCounters(9, 8, 7, 6, 5, 4, 3, 2)),
+    state="running",
+    behind_s=1.5,
+    oldest_shard="-80",
+    position_age_s=10.0,
+)
 APPLIED = ApplierStatus("80-c0", {"80-": 41}, 30, 2.5, 1_500, skips=1)
 WRITTEN = SinkProgress(90, 5_500_000, 4, "-80", 3)
 
@@ -42,7 +48,19 @@ def busy_keyspace() -> KeyspaceView:
     topology = Topology("commerce", 3, shards, reshards=(done, split))
     view = keyspace_view(topology, {"-80": low, "80-": high}, time.time_ns() // 1_000)
     reader = ReaderView(
-        "billing", "-", 2_000, {"-80": 5}, 100, 3, 9_500_000, "", "app-1", "0.1.0", 0, ()
+        "billing",
+        "-",
+        2_000,
+        {"-80": 5},
+        100,
+        3,
+        9_500_000,
+        "",
+        "app-1",
+        "0.1.0",
+        0,
+        (),
+        "application",
     )
     applier = ApplierView("split", "80-c0", 1_500, 4_000, "app-2")
     return replace(view, readers=(reader,), appliers=(applier,))
@@ -51,8 +69,8 @@ def busy_keyspace() -> KeyspaceView:
 def fleet() -> FleetState:
     """What `serve` has seen: one keyspace, and one that cannot be looked at."""
     looks = (
-        KeyspaceLook("commerce", busy_keyspace(), 990.0),
-        KeyspaceLook("other", None, None, "no broker answers"),
+        KeyspaceState("commerce", busy_keyspace(), 990.0),
+        KeyspaceState("other", None, None, "no broker answers"),
     )
     return FleetState(8, looks, NOW_US, 1_000.0)
 
@@ -72,9 +90,9 @@ class Reading:
     position: StreamPosition | None = PLACE
 
 
-def subscribed() -> SubscriberMetrics:
+def subscribed(reader: str = "billing", reading: Reading | None = None) -> SubscriberMetrics:
     """The metrics of a subscriber."""
-    return SubscriberMetrics(Reading(), "billing")
+    return SubscriberMetrics(cast("StreamSubscriber", reading or Reading()), reader)
 
 
 def counted() -> ProducerCounters:
@@ -85,6 +103,7 @@ def counted() -> ProducerCounters:
     counters.committed(records=1, transactions=1, size=60, took_s=99)
     counters.reconnects["ServerLost"] += 3
     for server in ("db-a", "db-b", "db-b", "db-a"):
-        counters.follow(server, 86_400)
+        counters.follow(server)
+    counters.binlog_kept_s, counters.oldest_binlog_us = 86_400, 7_500_000
     counters.queue_bytes = 90
     return counters

@@ -61,7 +61,15 @@ def test_other_machines_need_a_token_or_a_word(tmp_path: Path) -> None:
 
     assert access_token(local, None, is_open=False) is None
     assert access_token(public, None, is_open=True) is None
-    assert access_token(public, path, is_open=False) == "0123456789abcdef"
+    token = access_token(public, path, is_open=False)
+    assert token is not None
+    assert token() == "0123456789abcdef"
+    path.write_text("short")
+    assert token() is None
+    path.write_text("another-token-of-16\n")
+    assert token() == "another-token-of-16"
+    path.unlink()
+    assert token() is None
     with pytest.raises(UsageError, match="--auth-token-file FILE, or --no-auth"):
         access_token(public, None, is_open=False)
     with pytest.raises(UsageError, match="exclude each other"):

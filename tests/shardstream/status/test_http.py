@@ -8,12 +8,13 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
 
 from event_token import UsageError
 from event_token.errors import Retry
 from shardstream.status import refresh, server
 from tests.producers.session.producing import wait_for
-from tests.shardstream.status.serving import REQUEST_S_MAX, Served, serving
+from tests.shardstream.status.serving import LOOPBACK, REQUEST_S_MAX, Served, serving
 from tests.shardstream.status.views import busy_keyspace, two_shards
 
 TOKEN = "a-token-of-the-tests"
@@ -40,8 +41,21 @@ def test_the_state_says_who_holds_readers_back() -> None:
     assert (well["keyspace"], well["is_held_back"], well["error"]) == ("commerce", False, "")
     assert [shard["shard"] for shard in well["shards"]] == ["-80", "80-"]
     assert held["is_held_back"]
-    assert held["headline"].startswith("shop: 80- has held all readers back since ")
+    assert held["headline"].startswith("shop: 80- has written nothing for 41 s")
     assert found["at_us"] > 0
+
+
+def test_a_client_that_vanishes_is_given_up() -> None:
+    """The kernel gives up what a client does not acknowledge, long before its usual 15 minutes."""
+    with LOOPBACK.listen() as listening, server.HttpServer(Starlette(), listening) as made:
+        found = made._server.server_state.connections
+        with socket.create_connection(listening.getsockname()):
+            wait_for("a connection", lambda: bool(found))
+            (connection,) = found
+            accepted = connection.transport.get_extra_info("socket")
+            limit_ms = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+
+    assert limit_ms == server._UNANSWERED_MS_MAX
 
 
 def test_row_values_are_left_out() -> None:
@@ -71,7 +85,7 @@ def test_a_failed_look_keeps_the_last_view_and_says_so() -> None:
         wait_for("the recovery", lambda: not state(served)["keyspaces"][1]["error"])
 
     assert first["error"] == second["error"] == "no broker answers"
-    assert "not seen for" in first["headline"]
+    assert "not read for" in first["headline"]
     assert first["is_held_back"]
     assert len(second["shards"]) == 2
 

@@ -1,23 +1,26 @@
 import re
 import time
 from collections.abc import Iterable
+from typing import cast
 
 from prometheus_client.core import CollectorRegistry, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from databases.errors import LoginRefused
 from event_token.errors import Rebuild, Retry
-from producers.copy.errors import ChunkSpoiled
-from producers.errors import StopPassed
-from producers.session.counters import Histogram, ProducerCounters
+from producers.copy.definition import ChunkSpoiled
+from producers.errors import ClockUnknown, StopPassed
+from producers.session.context import Histogram, ProducerCounters
 from producers.settings import ProducerState, ProducerStatus
-from shardstream.status.metrics.applier import applier_families
-from shardstream.status.metrics.families import scrape
+from shardstream.status.metrics.families import SubscriberMetrics, scrape
 from shardstream.status.metrics.fleet import fleet_families
-from shardstream.status.metrics.invalidator import invalidator_families
-from shardstream.status.metrics.producer import producer_families
-from shardstream.status.metrics.sink import sink_families
-from shardstream.status.metrics.subscriber import SubscriberMetrics
+from shardstream.status.metrics.processes import (
+    applier_families,
+    invalidator_families,
+    producer_families,
+    sink_families,
+    stream_families,
+)
 from tests.repository import ROOT
 from tests.shardstream.status.statuses import (
     APPLIED,
@@ -31,7 +34,8 @@ from tests.shardstream.status.statuses import (
     subscribed,
 )
 from topics.errors import NoBrokerAnswers
-from topics.kafka.errors import TopicMissing
+from topics.kafka.errors import LoginEnded, TopicMissing
+from topics.stream.subscriber import StreamSubscriber
 
 PAGE = ROOT / "docs" / "monitoring.md"
 
@@ -110,6 +114,8 @@ def test_a_producers_counters_are_sums_over_its_sessions() -> None:
     assert value(found, "shardstream_producer_binlog_bytes_total", **shard) == 900
     assert value(found, "shardstream_producer_server_changes_total", **shard) == 2
     assert value(found, "shardstream_producer_binlog_kept_seconds", **shard) == 86_400
+    reach = "shardstream_producer_oldest_binlog_timestamp_seconds"
+    assert value(found, reach, **shard) == 7.5
     assert value(found, "shardstream_producer_clock_offset_seconds", **shard) == -0.25
     assert value(found, "shardstream_producer_state", **shard, state="reconnecting") == 1
     assert value(found, "shardstream_producer_rows_filtered_total", **shard) == 11
@@ -137,9 +143,10 @@ def test_faults_are_counted_from_zero_on() -> None:
     }
     modules = ("databases.", "producers.")
     ours = {each for each in _below(Rebuild, Retry) if each.__module__.startswith(modules)}
-    # The copier's own, and the one that ends no session.
-    others = _below(ChunkSpoiled) | {ChunkSpoiled, StopPassed}
-    wanted = (ours - others) | {Rebuild, Retry, TopicMissing, NoBrokerAnswers, LoginRefused}
+    # The copier's own, and those that end no session.
+    others = _below(ChunkSpoiled) | {ChunkSpoiled, StopPassed, ClockUnknown}
+    logins = {LoginEnded, LoginRefused}
+    wanted = (ours - others) | logins | {Rebuild, Retry, TopicMissing, NoBrokerAnswers}
     assert by_reason == dict.fromkeys((fault.__name__ for fault in wanted), 0)
 
 
@@ -192,9 +199,9 @@ def test_other_processes_tell_their_last_status() -> None:
 def test_an_applications_registry_takes_the_metrics_of_its_subscribers() -> None:
     """Two of them side by side: what they have read, whom they wait for, where they are."""
     registry = CollectorRegistry()
-    subscriber, idle_one = Reading(), Reading(waiting=None, position=None)
+    subscriber = cast("StreamSubscriber", Reading())
     registry.register(SubscriberMetrics(subscriber, "billing"))
-    registry.register(SubscriberMetrics(idle_one, "idle"))
+    registry.register(subscribed("idle", Reading(waiting=None, position=None)))
 
     found = samples(registry.collect())
 
@@ -213,7 +220,7 @@ def test_bytes_wait_until_they_are_committed() -> None:
 
     counters.committed(records=1, transactions=1, size=70, took_s=0.1)
     after_commit, counters.queue_bytes = counters.queue_bytes, 30
-    counters.follow("db-a", None)
+    counters.follow("db-a")
 
     assert [after_commit, counters.queue_bytes] == [0, 0]
 
@@ -227,6 +234,7 @@ def test_every_metric_is_documented() -> None:
         *applier_families("commerce", "split", "80-c0", APPLIED),
         *invalidator_families("commerce", "main", STATUS),
         *sink_families("commerce", "changelog", WRITTEN),
+        *stream_families(12, 3, 1, 700, {429: 2}),
         *subscribed().collect(),
     ]
     told = {

@@ -1,15 +1,16 @@
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from event_token.errors import UsageError
-from producers.session.counters import ProducerCounters
-from shardstream.commands.http.options import observed, serves_metrics
-from shardstream.commands.http.probe import LIVE_S_MAX, READY_S_MAX, Probe, Watched
-from shardstream.local.ports import free_ports
-from shardstream.status.metrics.producer import producer_families
+from producers.session.context import ProducerCounters
+from shardstream.commands.options import HttpOptions, observed
+from shardstream.local.local_server import free_ports
+from shardstream.status.metrics.processes import producer_families
+from shardstream.status.probe import LIVE_S_MAX, READY_S_MAX, Probe, StatusRelay
 from tests.shardstream.status.answers import get
 
 
@@ -60,7 +61,7 @@ def test_statuses_are_passed_on_and_kept() -> None:
     """The line is printed as before, and the last status is there for scrapes."""
     told: list[str] = []
     probe = Probe(is_ready=True)
-    watched = Watched(told.append, probe, lambda status: "" if status == "fine" else status)
+    watched = StatusRelay(told.append, probe, lambda status: "" if status == "fine" else status)
 
     for status in ("fine", "broken"):
         watched(status)
@@ -78,18 +79,16 @@ def test_a_process_serves_metrics_and_probes(tmp_path: Path) -> None:
     counters, probe = ProducerCounters(), Probe(is_ready=False)
     answers = {}
 
-    @serves_metrics
-    def command() -> None:
-        with observed(probe, lambda: producer_families("commerce", "-80", counters, None)):
-            answers["early"] = get(port, "/readyz")
-            probe.report("")
-            answers["ready"] = get(port, "/readyz")
-            answers["live"] = get(port, "/livez")
-            answers["no token"] = get(port, "/metrics")
-            counters.committed(records=5, transactions=2, size=640, took_s=0.01)
-            answers["metrics"] = get(port, "/metrics", "0123456789abcdef")
+    options = HttpOptions(http=f"127.0.0.1:{port}", token_file=token_file)
 
-    command(http=f"127.0.0.1:{port}", token_file=token_file)
+    with observed(options, probe, lambda: producer_families("commerce", "-80", counters, None)):
+        answers["early"] = get(port, "/readyz")
+        probe.report("")
+        answers["ready"] = get(port, "/readyz")
+        answers["live"] = get(port, "/livez")
+        answers["no token"] = get(port, "/metrics")
+        counters.committed(records=5, transactions=2, size=640, took_s=0.01)
+        answers["metrics"] = get(port, "/metrics", "0123456789abcdef")
 
     assert answers["early"] == (503, "starting\n")
     assert answers["ready"] == answers["live"] == (200, "ok\n")
@@ -103,36 +102,26 @@ def test_a_process_serves_metrics_and_probes(tmp_path: Path) -> None:
 
 def test_without_the_option_nothing_is_served() -> None:
     """A command without --http runs as ever, whatever is not installed."""
-    ran = []
+    sys.modules.pop("shardstream.status.server", None)
 
-    @serves_metrics
-    def command() -> None:
-        with observed(Probe(is_ready=True), tuple):
-            ran.append("shardstream.status.process" in sys.modules or "served nothing")
+    with observed(HttpOptions(), Probe(is_ready=True), tuple):
+        is_imported = "shardstream.status.server" in sys.modules
 
-    sys.modules.pop("shardstream.status.process", None)
-    command()
-
-    assert ran == ["served nothing"]
+    assert not is_imported
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"no_auth": True}, "add it"),
+        ({"no_auth": True}, "require --http"),
         ({"http": "0.0.0.0:1"}, "--auth-token-file FILE"),
         ({"http": "9644"}, "give HOST:PORT"),
     ],
 )
-def test_an_address_that_others_reach_needs_a_token(
-    options: dict[str, str | bool], says: str
-) -> None:
+def test_an_address_that_others_reach_needs_a_token(options: dict[str, Any], says: str) -> None:
     """What is wrong is said before anything is started."""
-
-    @serves_metrics
-    def command() -> None:
-        with observed(Probe(is_ready=True), tuple):
-            raise AssertionError
-
-    with pytest.raises(UsageError, match=says):
-        command(**options)
+    with (
+        pytest.raises(UsageError, match=says),
+        observed(HttpOptions(**options), Probe(is_ready=True), tuple),
+    ):
+        raise AssertionError

@@ -10,16 +10,18 @@ import pymysql
 from prometheus_client.core import Metric
 
 from producers.settings import ProducerState, ProducerStatus
-from shardstream.commands.http.probe import Probe
 from shardstream.local.kafka_cluster import KafkaCluster
-from shardstream.local.ports import free_ports
+from shardstream.local.local_server import free_ports
 from shardstream.status.address import Address
-from shardstream.status.metrics.applier import applier_families
 from shardstream.status.metrics.fleet import fleet_families
-from shardstream.status.metrics.invalidator import invalidator_families
-from shardstream.status.metrics.producer import producer_families
-from shardstream.status.metrics.sink import sink_families
-from shardstream.status.process import serving
+from shardstream.status.metrics.processes import (
+    applier_families,
+    invalidator_families,
+    producer_families,
+    sink_families,
+)
+from shardstream.status.probe import Probe
+from shardstream.status.server import serving
 from tests.database_servers import DatabaseFixture
 from tests.prometheus_server import Prometheus, prometheus
 from tests.promql import alert_rules, panel_expressions

@@ -5,13 +5,14 @@ import re
 import pytest
 
 from event_token import UsageError
-from shardstream.commands.fleet.serve import serve
-from shardstream.status.runbook import FOLDER, rendered
+from shardstream.commands.serve import serve
+from shardstream.status.application import rendered
+from shardstream.status.runbook import DOCS
 from tests.repository import ROOT
 from tests.shardstream.status.serving import serving
 from tests.shardstream.status.views import two_shards
 
-NAMES = sorted(path.name for path in FOLDER.iterdir())
+NAMES = sorted(path.name for path in DOCS.iterdir())
 
 
 def test_every_link_of_the_runbook_leads_to_its_place() -> None:

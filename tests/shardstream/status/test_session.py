@@ -4,8 +4,8 @@ from urllib.parse import quote
 
 import pytest
 
-from shardstream.status import session
-from shardstream.status.session import COOKIE, Sessions
+from shardstream.status import access
+from shardstream.status.access import COOKIE, Sessions
 from tests.shardstream.status.serving import serving
 from tests.shardstream.status.views import two_shards
 
@@ -14,15 +14,15 @@ TOKEN = "a-token/of the+tests&more"
 
 def test_a_cookie_is_valid_for_its_token_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forged, changed, foreign or old cookie is worth nothing."""
-    sessions = Sessions(TOKEN)
+    sessions = Sessions(lambda: TOKEN)
     cookie = sessions.begin()
     until, _, signature = cookie.partition(".")
     forged = ("", ".", "x", f"{int(until) + 1}.{signature}", f"{until}.", until, f"{until}.\xe9")
 
     assert sessions.is_valid(cookie)
     assert not any(sessions.is_valid(each) for each in forged)
-    assert not Sessions(TOKEN + "x").is_valid(cookie)
-    monkeypatch.setattr(session, "SESSION_S_MAX", -1)
+    assert not Sessions(lambda: TOKEN + "x").is_valid(cookie)
+    monkeypatch.setattr(access, "SESSION_S_MAX", -1)
     assert not sessions.is_valid(sessions.begin())
 
 

@@ -1,6 +1,6 @@
 """Which shards have stood still, as the page lists them."""
 
-from shardstream.status.stops import STOPS_MAX, Stop, next_stops
+from shardstream.status.refresh import STOPS_MAX, Stop, next_stops
 from tests.shardstream.status.views import now_us, two_shards
 from topics.fleet.view import keyspace_view
 from topics.keyspace.topology import ShardEntry, Topology

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from event_token import KeyRange, StreamPosition
 from tests.topics.fleet.looks import shard_look as shard_look_at
-from topics.fleet.view import KeyspaceView, ShardLook, keyspace_view
+from topics.fleet.view import KeyspaceView, ShardEnds, keyspace_view
 from topics.keyspace.topology import (
     ReshardEntry,
     ReshardState,
@@ -13,9 +13,9 @@ from topics.keyspace.topology import (
     ShardState,
     Topology,
 )
+from topics.named_readers import NamedReader, ReaderRecord
 from topics.progress.copy_topic import CopyState, TableCopy
 from topics.progress.record import LastDdl
-from topics.readers.record import NamedReader, ReaderRecord
 
 HOP_S_AGO = 40
 
@@ -25,7 +25,7 @@ def now_us() -> int:
     return time.time_ns() // 1_000
 
 
-def shard_look(head_s_ago: float = 0.2, server: str = "db-a:3306") -> ShardLook:
+def shard_look(head_s_ago: float = 0.2, server: str = "db-a:3306") -> ShardEnds:
     """The end of the topics of a shard whose producer wrote last so long ago."""
     return shard_look_at(now_us(), head_s_ago=head_s_ago, written_s_ago=head_s_ago, server=server)
 
@@ -82,10 +82,14 @@ def busy_keyspace(keyspace: str, server: str = "db-a:3306") -> KeyspaceView:
         "40-80": replace(altered, progress=replace(altered.progress, ddl=ddl)),
         "80-": replace(shard_look(41, "db-b:3306"), ended_us={"high": hop_us}),
         "80-c0": replace(shard_look(1), copies=(copy,)),
-        "c0-": ShardLook(),
+        "c0-": ShardEnds(),
     }
     position = StreamPosition(3, hop_us, {})
     said = ReaderRecord(server, server, position, KeyRange.parse("-"), server, "0.1.0", now_us(), 0)
+    readers = [said, *(replace(said, name=f"a {kind}", kind=kind) for kind in ("cache", "query"))]
     return keyspace_view(
-        Topology(keyspace, 3, shards, reshards=reshards), looks, now_us(), (NamedReader(said),)
+        Topology(keyspace, 3, shards, reshards=reshards),
+        looks,
+        now_us(),
+        tuple(map(NamedReader, readers)),
     )

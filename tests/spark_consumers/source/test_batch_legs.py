@@ -1,7 +1,7 @@
 """The parts of a batch query over a reshard, planned on real topics without Spark."""
 
 from event_token import ShardPosition, StreamPosition
-from spark_consumers.source.batch_query import batch_bounds, batch_legs
+from spark_consumers.source.micro_batches import batch_bounds, batch_legs
 from spark_consumers.source.options import SourceOptions
 from spark_consumers.source.stream_offset import StreamOffset
 from tests.topics.shard_writer import START_US, Writers

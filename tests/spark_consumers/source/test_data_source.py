@@ -1,4 +1,5 @@
 import json
+import random
 import threading
 from decimal import Decimal
 from pathlib import Path
@@ -11,10 +12,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from event_token.errors import UsageError
 from spark_consumers.source import micro_batches
-from spark_consumers.source.batch_query import stream_start
-from spark_consumers.source.data_source import ShardstreamSource
+from spark_consumers.source.data_source import ShardstreamSource, schema_ids_of
+from spark_consumers.source.micro_batches import stream_start
 from spark_consumers.source.options import SourceOptions
-from spark_consumers.source.read_tasks import schema_ids_of
 from tests.spark_consumers.patience import SLOW_WORKER, patiently
 from tests.spark_consumers.queries import (
     QUERY_S_MAX,
@@ -34,12 +34,17 @@ from topics.records.vevent import Row
 from topics.stream.progress_feed import TAKE_MAX
 
 
-def test_batches_are_bounded_disjoint_and_whole(
+def test_a_stream_is_read_once_over_restarts(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
-    """Batches have at most maxRowsPerBatch rows; together they have every row once, in order."""
-    shop.write(60)
+    """Batches have at most maxRowsPerBatch rows; together they have every row once, in order.
 
+    A restart reads only what came since. A shard that is behind holds back only rows that are newer
+    than its head. B11: with trigger once the end is what is on Kafka when it is first planned. B9:
+    a query ends although one shard lags and another is thousands of cells ahead.
+    """
+    ahead, behind = shop.writers.values()
+    shop.write(60)
     batches = run_available(shop.stream(spark, maxRowsPerBatch="50"), tmp_path)
 
     rows = [row for batch in batches for row in batch]
@@ -49,50 +54,84 @@ def test_batches_are_bounded_disjoint_and_whole(
     assert seqs(rows) == {"-80": list(range(1, 61)), "80-": list(range(1, 61))}
     assert {row.late for row in rows} == {False}
 
-
-def test_restart_goes_on_from_the_checkpoint(
-    spark: SparkSession, shop: Shop, tmp_path: Path
-) -> None:
-    """A second run reads only the rows written since; a third one reads none."""
-    shop.write(20)
-    first = run_available(shop.stream(spark), tmp_path)
     shop.write(15)
-    second = run_available(shop.stream(spark), tmp_path)
-    third = run_available(shop.stream(spark), tmp_path)
-
-    assert seqs([row for batch in first for row in batch])["-80"] == list(range(1, 21))
-    assert seqs([row for batch in second for row in batch])["80-"] == list(range(21, 36))
-    assert third == []
-
-
-def test_silent_shard_holds_back_only_what_is_ahead_of_it(
-    spark: SparkSession, shop: Shop, tmp_path: Path
-) -> None:
-    """A shard that is behind holds back only rows that are newer than its head."""
-    shop.write(10)
     shop.write(10, shards=("-80",))
-
     held = run_available(shop.stream(spark), tmp_path)
-    shop.writers["80-"].promise(shop.now_us)
-    released = run_available(shop.stream(spark), tmp_path)
+    behind.promise(shop.now_us)
+    with beating([ahead, behind]):
+        released = run_available(shop.stream(spark), tmp_path, "once")
 
-    assert seqs([r for b in held for r in b]) == {
-        "-80": list(range(1, 11)),
-        "80-": list(range(1, 11)),
+    assert seqs([row for batch in held for row in batch]) == {
+        "-80": list(range(61, 76)),
+        "80-": list(range(61, 76)),
     }
-    assert seqs([r for b in released for r in b]) == {"-80": list(range(11, 21))}
+    assert seqs([row for batch in released for row in batch]) == {"-80": list(range(76, 86))}
+
+    run_far_ahead(ahead)
+    batches = run_available(shop.stream(spark), tmp_path)
+    assert [row for batch in batches for row in batch] == []
 
 
-def test_big_ranges_are_split_over_tasks(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+def run_far_ahead(writer: OrderWriter) -> None:
+    """Write rows of thousands of cells, and more progress than a reader takes at once."""
+    first_us = writer.head_us + CELL_US
+    for cell in range(0, 7_000, 1_000):
+        times = range(first_us + cell * CELL_US, first_us + (cell + 1_000) * CELL_US, CELL_US)
+        writer.write([Change(at_us, after={"id": 1, "note": "", "price": None}) for at_us in times])
+    end_offset = writer.end_offset()
+    writer.producer.begin_transaction()
+    for _ in range(2 * TAKE_MAX):
+        writer.head_us += CELL_US
+        writer.produce_progress(writer.progress((), end_offset))
+    writer.producer.commit_transaction(QUERY_S_MAX)
+
+
+@pytest.mark.long
+def test_records_in_parts_are_rows_as_any(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+    """Queries join parts, also where a batch or a task begins or ends beside them."""
+    notes: dict[str, list[str]] = {shard: [] for shard in shop.writers}
+    chance = random.Random(5)
+    for i in range(20):
+        for shard, writer in shop.writers.items():
+            writer.message_bytes_max = 3_000
+            size = chance.choice((10, 2_480, 3_000, 9_000, 30_000))
+            note = chance.randbytes(size).hex()
+            notes[shard].append(note)
+            after: Row = {"id": i, "note": note, "price": None}
+            writer.write([Change(shop.now_us, after=after)])
+        shop.now_us += CELL_US // 2
+    for writer in shop.writers.values():
+        assert len(writer.in_parts) > 5
+        writer.promise(shop.now_us + CELL_US)
+    columns = "shard,seq,offset,timestamp_us,late,after"
+
+    batches = run_available(
+        shop.stream(spark, maxRowsPerBatch="7", maxRowsPerTask="2", columns=columns), tmp_path
+    )
+    whole = patiently(shop.batch(spark, columns=columns, maxRowsPerTask="3").collect)
+
+    for rows in ([row for batch in batches for row in batch], merged_order(whole)):
+        assert rows == merged_order(rows)
+        assert seqs(rows) == {shard: list(range(1, 21)) for shard in shop.writers}
+        for shard, wanted in notes.items():
+            found = [json.loads(row.after)["note"] for row in rows if row.shard == shard]
+            assert found == wanted
+    assert len(batches) > 5
+
+
+def test_big_ranges_are_split_over_tasks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tasks read a large range of one shard, each row once."""
-    shop.write(25_000, shards=("-80",), chunk=5_000)
+    monkeypatch.setattr(micro_batches, "BOUND_ROWS_MIN", 10)
+    shop.write(100, shards=("-80",))
     shop.writers["80-"].promise(shop.now_us)
+    source = ShardstreamSource(shop.options(maxRowsPerTask="40", columns="shard,seq"))
+    reader = source.reader(source.schema())
 
-    frame = shop.batch(spark, maxRowsPerTask="11000", columns="shard,seq,offset,timestamp_us")
-    rows = patiently(frame.collect)
+    tasks = reader.partitions()
+    found = [batch.to_pylist() for task in tasks for batch in reader.read(task)]
 
-    assert frame.rdd.getNumPartitions() >= 2
-    assert seqs(rows) == {"-80": list(range(1, 25_001))}
+    assert len(tasks) == 3
+    assert seqs([row for rows in found for row in rows]) == {"-80": list(range(1, 101))}
 
 
 def test_batch_read_between_times(spark: SparkSession, shop: Shop) -> None:
@@ -151,17 +190,20 @@ def test_statement_and_json_text(spark: SparkSession, shop: Shop) -> None:
     [
         ({"colums": "seq"}, "unknown options colums"),
         ({"table": "orders"}, "not database.table"),
-        ({"table": "shop.missing"}, "no row of shop.missing"),
         ({"mode": "max_hold"}, "maxHoldMs"),
         ({"start": "nonsense"}, "not a stream position"),
     ],
 )
-def test_bad_options_are_named(
-    spark: SparkSession, shop: Shop, more: dict[str, str], message: str
-) -> None:
+def test_bad_options_are_named(more: dict[str, str], message: str) -> None:
     """Bad options are refused by name before anything is read."""
-    with pytest.raises(PySparkException, match=message):
-        patiently(lambda: shop.batch(spark, **more).collect())
+    with pytest.raises(UsageError, match=message):
+        ShardstreamSource({"keyspace": "shop", "kafka.bootstrap.servers": "b:1", **more})
+
+
+def test_a_missing_table_is_named_through_spark(spark: SparkSession, shop: Shop) -> None:
+    """What the source refuses is in Spark's error."""
+    with pytest.raises(PySparkException, match=r"no row of shop\.missing"):
+        patiently(lambda: shop.batch(spark, table="shop.missing").collect())
 
 
 def test_max_hold_goes_on_and_marks_late_rows(
@@ -197,45 +239,6 @@ def test_max_hold_goes_on_and_marks_late_rows(
 
     assert seqs(rows) == {"-80": list(range(1, 21)), "80-": list(range(1, 12))}
     assert [(row.shard, row.seq) for row in rows if row.late] == [("80-", 11)]
-
-
-def test_available_now_ends_behind_a_silent_shard(
-    spark: SparkSession, shop: Shop, tmp_path: Path
-) -> None:
-    """B9: a query ends although one shard lags and another is thousands of cells ahead."""
-    shop.write(10)
-    lead = shop.writers["-80"]
-    for chunk in range(7):
-        first_us = shop.now_us + chunk * 1_000 * CELL_US
-        lead.write(
-            [
-                Change(first_us + i * CELL_US, after={"id": i, "note": "", "price": None})
-                for i in range(1_000)
-            ]
-        )
-    end_offset = lead.end_offset()
-    lead.producer.begin_transaction()
-    for _ in range(2 * TAKE_MAX):  # more progress than a reader takes at once
-        lead.head_us += CELL_US
-        lead.produce_progress(lead.progress((), end_offset))
-    lead.producer.commit_transaction(QUERY_S_MAX)
-
-    rows = [row for batch in run_available(shop.stream(spark), tmp_path) for row in batch]
-
-    assert seqs(rows) == {"-80": list(range(1, 11)), "80-": list(range(1, 11))}
-
-
-def test_trigger_once_ends_while_heads_move(
-    spark: SparkSession, shop: Shop, tmp_path: Path
-) -> None:
-    """B11: the end of a query with trigger once is what is on Kafka when it is first planned."""
-    shop.write(30)
-
-    with beating(list(shop.writers.values())):
-        batches = run_available(shop.stream(spark), tmp_path, "once")
-
-    rows = [row for batch in batches for row in batch]
-    assert {shard: len(found) for shard, found in seqs(rows).items()} == {"-80": 30, "80-": 30}
 
 
 def test_everything_available_has_an_end_while_heads_move(

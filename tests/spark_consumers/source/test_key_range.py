@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from event_token import KeyRange
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.change_log.check import check_changelog
-from spark_consumers.change_log.run import run_changelog
+from sinks.lake.change_log.reading import check_changelog
+from spark_consumers.change_log import run_changelog
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import producing, settings_of, wait_caught_up
 from tests.spark_consumers.patience import patiently
@@ -95,14 +95,18 @@ def spark_rows(spark: SparkSession, kafka: KafkaCluster, keyspace: str, key_rang
 def check_change_log(
     spark: SparkSession, kafka: KafkaCluster, keyspace: str, folder: Path, rows: int
 ) -> None:
-    """The change log of part of a shard takes its rows in two runs, and none of them is a loss."""
-    log, checkpoint = str(folder / "log"), str(folder / "checkpoint")
-    options = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "keyRange": PARTS[0]}
-    small = options | {"maxRowsPerBatch": "20"}
-    for more in (small, options):
-        end = run_changelog(spark, keyspace, log, checkpoint, more, trigger="availableNow")
+    """The change log of part of a shard takes its rows in several batches, and none is a loss."""
+    log, checkpoint = str(folder / "log"), folder / "checkpoint"
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "keyRange": PARTS[0],
+        "maxRowsPerBatch": "20",
+    }
+    places = (keyspace, log, str(checkpoint))
+    end = run_changelog(spark, *places, options, trigger="availableNow")
 
     report = check_changelog(log)
+    assert len(list((checkpoint / "offsets").glob("[0-9]*"))) > 1
     assert (end.rows, report.changes, report.lost, report.repeated) == (rows, rows, 0, 0)
 
 
@@ -132,6 +136,8 @@ def test_parts_of_a_shard_are_read_by_keyspace_id(
             own = [row for row in left if key_range.contains(keyspace_id(row[1]))]
             assert replayed([e for e in events if e.type is EventType.ROW]) == own
             assert [e.type for e in events].count(EventType.DDL) == STATEMENTS
+            if part != PARTS[1]:  # between two others
+                continue
             found = [
                 (r.seq, r.op, r.before and json.loads(r.before), r.after and json.loads(r.after))
                 for r in spark_rows(spark, kafka, keyspace, part)

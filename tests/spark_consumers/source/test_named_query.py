@@ -7,6 +7,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from event_token import StreamPosition
 from event_token.errors import UsageError
 from spark_consumers.source.data_source import ShardstreamSource
 from spark_consumers.source.stream_offset import StreamOffset
@@ -14,7 +15,7 @@ from tests.spark_consumers.patience import STARTS_MAX
 from tests.spark_consumers.queries import QUERY_S_MAX, run_available
 from tests.spark_consumers.shop import Shop
 from topics.kafka.provisioning import provision_readers
-from topics.readers.feed import read_readers
+from topics.named_readers import read_readers
 
 
 def checkpointed(checkpoint: Path) -> StreamOffset:
@@ -27,33 +28,22 @@ def checkpointed(checkpoint: Path) -> StreamOffset:
 def test_a_named_query_reports_its_checkpoint(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
-    """The position under the name is where the query goes on, also after each of its ends."""
-    provision_readers(shop.config, shop.keyspace)
-    for rows in (20, 5):
-        shop.write(rows)
-        assert run_available(shop.stream(spark, name="lake", maxRowsPerBatch="30"), tmp_path)
+    """The position under the name is where the query goes on, also after each of its ends.
 
-        end = checkpointed(tmp_path).position
-        [reader] = read_readers(shop.config, shop.keyspace)
-        assert reader.last.name == "lake"
-        assert reader.last.position == end
-        assert reader.others == ()
-
-
-def test_a_batch_that_is_not_done_is_not_reported(
-    spark: SparkSession, shop: Shop, tmp_path: Path
-) -> None:
-    """While a batch runs, and after it has failed, the position is that before it."""
+    While a batch runs, and after it has failed, it is that before the batch.
+    """
     provision_readers(shop.config, shop.keyspace)
     shop.write(20)
-    run_available(shop.stream(spark, name="lake"), tmp_path)
-    before = checkpointed(tmp_path).position
+    assert run_available(shop.stream(spark, name="lake", maxRowsPerBatch="30"), tmp_path)
+    before = checkpointed(tmp_path)
+    assert reported(shop) == before.position
+
+    batches = len(list((tmp_path / "offsets").glob("[0-9]*")))
     shop.write(5)
-    reported = []
+    meanwhile = []
 
     def fail(*_: object) -> None:
-        [reader] = read_readers(shop.config, shop.keyspace)
-        reported.append(reader.last.position)
+        meanwhile.append(reported(shop))
         raise RuntimeError("the sink is full")
 
     for _ in range(STARTS_MAX):  # a Python worker may start too late for Spark
@@ -61,12 +51,21 @@ def test_a_batch_that_is_not_done_is_not_reported(
         query = writer.option("checkpointLocation", str(tmp_path)).start()
         with pytest.raises(StreamingQueryException):
             query.awaitTermination(QUERY_S_MAX)
-        if reported:
+        if meanwhile:
             break
+    assert (tmp_path / "offsets" / str(batches)).exists()
+    assert [*meanwhile, reported(shop)] == [before.position] * 2
 
+    assert run_available(shop.stream(spark, name="lake"), tmp_path)
+    assert reported(shop) == checkpointed(tmp_path).position != before.position
+
+
+def reported(shop: Shop) -> StreamPosition:
+    """The position of the one named reader."""
     [reader] = read_readers(shop.config, shop.keyspace)
-    assert (tmp_path / "offsets" / "1").exists()
-    assert [*reported, reader.last.position] == [before, before]
+    assert reader.last.name == "lake"
+    assert reader.others == ()
+    return reader.last.position
 
 
 def test_a_batch_read_takes_no_name(shop: Shop) -> None:

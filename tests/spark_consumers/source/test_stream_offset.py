@@ -10,7 +10,7 @@ from event_token import EventToken, Flavor, ShardPosition, StreamPosition, parse
 from event_token.errors import Halt
 from spark_consumers.source.stream_offset import StreamOffset, choose_splits, tasks_between
 from topics.reading.planner import ShardRange
-from topics.reading.seen_before import SeenBefore
+from topics.reading.row_filters import ReadBeforeHop
 
 
 @st.composite
@@ -93,8 +93,8 @@ def at(*shards: str, epoch: int = 0, seq: int = 0) -> StreamPosition:
 def test_what_was_seen_before_a_hop_is_part_of_the_offset() -> None:
     """The checkpoint passes it to the tasks of its shard until the stream leaves the shard."""
     token = EventToken(5, "80-", parse_gtid_set("0-1-7", Flavor.MARIADB))
-    left = SeenBefore(90)
-    seen = SeenBefore(80, 70, is_exact=True, tokens={"80-": token, "40-80": None})
+    left = ReadBeforeHop(90)
+    seen = ReadBeforeHop(80, 70, is_exact=True, tokens={"80-": token, "40-80": None})
     start = StreamOffset(at("-40", "40-80", "80-"), seen={"-40": left})
 
     hop = start.hopped_to(at("-40", "40-", epoch=1), {"40-": seen})
@@ -112,7 +112,7 @@ def test_what_was_seen_before_a_hop_is_part_of_the_offset() -> None:
 
 def test_a_first_batch_begins_where_its_end_says() -> None:
     """Run again, the batch has the same tasks, wherever `latest` is by then."""
-    seen = {"-": SeenBefore(90)}
+    seen = {"-": ReadBeforeHop(90)}
     begin = StreamOffset(at("-", seq=3), seen=seen)
 
     end = begin.moved_to(at("-", seq=5), {}).begun_at(begin)
@@ -158,6 +158,6 @@ def test_offsets_of_other_releases_are_refused() -> None:
     position = {**offset_at(5, 4).position.to_json_dict(), "version": 2}
     with pytest.raises(Halt, match="version 2 instead of 1, written by another release"):
         StreamOffset.from_document({**document, "position": position})
-    seen = SeenBefore(hop_time_us=5).to_json_dict()
+    seen = ReadBeforeHop(hop_time_us=5).to_json_dict()
     with pytest.raises(Halt, match="hop_time_us, is_exact, later, tokens of a hop"):
         StreamOffset.from_document({**document, "seen": {"-": {**seen, "later": 1}}})

@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from spark_consumers.change_log.check import check_changelog
-from spark_consumers.change_log.run import ChangeLogProgress, run_changelog
-from spark_consumers.source import batch_query
+from sinks.lake.change_log.reading import check_changelog
+from spark_consumers.change_log import ChangeLogProgress, run_changelog
+from spark_consumers.source import micro_batches
+from spark_consumers.source.data_source import schema_ids_of
 from spark_consumers.source.options import SourceOptions
-from spark_consumers.source.read_tasks import schema_ids_of
 from tests.spark_consumers.patience import patiently
 from tests.spark_consumers.queries import (
     QUERY_S_MAX,
@@ -153,14 +153,14 @@ def test_a_batch_read_hops_while_heartbeats_never_pause(
 ) -> None:
     """B10: the search for a declared reshard does not wait for a poll without heartbeats."""
     # With many shards a heartbeat arrives within the usual time; here there are few.
-    monkeypatch.setattr(batch_query, "HOP_POLL_S", 5.0)
+    monkeypatch.setattr(micro_batches, "HOP_POLL_S", 5.0)
     declare_split(resharded.config, resharded.keyspace)
     options = SourceOptions.parse({"keyspace": resharded.keyspace, **resharded.options})
     schema_ids = schema_ids_of(options.kafka, None)
-    start, end = batch_query.batch_bounds(options, schema_ids)
+    start, end = micro_batches.batch_bounds(options, schema_ids)
     legs: list[Any] = []
     reading = threading.Thread(
-        target=lambda: legs.extend(batch_query.batch_legs(options, schema_ids, start, end)),
+        target=lambda: legs.extend(micro_batches.batch_legs(options, schema_ids, start, end)),
         daemon=True,
     )
 

@@ -1,9 +1,10 @@
 """The ends of a shard's topics, made by hand."""
 
-from topics.fleet.view import ShardLook
+from topics.fleet.view import ShardEnds
 from topics.progress.record import Progress
 
 SECOND_US = 1_000_000
+RETENTION_MS = 7 * 86_400_000
 
 
 def shard_look(
@@ -13,7 +14,7 @@ def shard_look(
     written_s_ago: float,
     seq: int = 7,
     server: str = "db-a:3306",
-) -> ShardLook:
+) -> ShardEnds:
     """The end of a shard's topics with this watermark, written then."""
     head_us = now_us - round(head_s_ago * SECOND_US)
     progress = Progress(
@@ -29,4 +30,5 @@ def shard_look(
         server_time_us=head_us,
         lag_ms=0,
     )
-    return ShardLook(progress, now_us - round(written_s_ago * SECOND_US), 3.5)
+    written_us = now_us - round(written_s_ago * SECOND_US)
+    return ShardEnds(progress, written_us, 3.5, retention_ms=RETENTION_MS)

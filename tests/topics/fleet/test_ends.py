@@ -7,10 +7,9 @@ from confluent_kafka import Consumer
 
 from event_token.errors import Retry
 from tests.topics.schemas.writing import commit, make_topic, remove_topics, transactional, write
-from topics.fleet.ends import RATE_OFFSETS, TopicEnds
+from topics.fleet.look import RATE_OFFSETS, TopicEnds
 from topics.kafka.client import ClientConfig, open_admin
-from topics.kafka.many_topics import read_ranges
-from topics.kafka.partition_reader import open_end_consumer
+from topics.kafka.partition_reader import open_end_consumer, read_ranges
 from topics.progress.copy_topic import CopyState, TableCopy, encode, record_key
 
 

@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.topics.shard_writer import START_US, TIMEOUT_S, Writers
+from tests.producers.session.producing import wait_for
+from tests.topics.shard_writer import START_US, TIMEOUT_S, Writers, set_topic
 from tests.topics.splits import SPLIT
 from tests.topics.subscribing import taken
+from topics import named_readers
 from topics.fleet.look import FleetWatch
 from topics.fleet.view import ShardCondition, StoppedWrites
-from topics.kafka.client import ClientConfig
-from topics.kafka.provisioning import provision_readers
+from topics.kafka.client import ClientConfig, open_admin
+from topics.kafka.provisioning import provision_readers, retentions_ms
 from topics.keyspace.topology import (
     ReshardEntry,
     ShardEntry,
@@ -19,9 +21,9 @@ from topics.keyspace.topology import (
     Topology,
     update_topology,
 )
+from topics.names import ShardTopics
 from topics.progress.record import MarkKind
-from topics.readers import reporter
-from topics.schemas.registry import TopicSchemaIds
+from topics.schemas import TopicSchemaIds
 from topics.start.start_forms import Start
 from topics.stream.subscriber import StreamSubscriber
 
@@ -49,14 +51,53 @@ def test_a_producer_that_works_off_a_backlog_is_late_not_silent(
     assert shard.condition is ShardCondition.SERVING
     assert shard.records_per_s == 5
     assert view.held_by == ("-",)
-    assert view.reason.startswith("the producer is still reading")
+    assert view.reason.startswith("is still reading")
+
+
+def retentions(watch: FleetWatch, keyspace: str) -> list[int | None]:
+    """The retention of each log, as a watch finds it."""
+    return [shard.retention_ms for shard in watch.look(keyspace).shards]
+
+
+def test_the_retention_is_that_of_the_logs_now(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """It is asked of Kafka, once a minute; a log that is kept for ever has none."""
+    for writer in writers("-80", "80-"):
+        writer.heartbeat(SECOND_US)
+        writer.wait_committed()
+    with FleetWatch(config, TopicSchemaIds(config)) as watch:
+        assert retentions(watch, keyspace) == [None, None]
+        set_topic(config, ShardTopics(keyspace, "-80").log, "retention.ms", "604800000")
+        assert retentions(watch, keyspace) == [None, None]
+
+    def is_found() -> bool:
+        with FleetWatch(config, TopicSchemaIds(config)) as watch:
+            return retentions(watch, keyspace) == [604_800_000, None]
+
+    wait_for("a new watch finds it", is_found)
+
+
+def test_a_retention_that_kafka_refuses_to_tell_is_left_out(
+    config: ClientConfig, keyspace: str, writers: Writers
+) -> None:
+    """Whatever the error is: the other logs have theirs, and whoever looks goes on."""
+    writers("-")
+    log = ShardTopics(keyspace, "-").log
+    set_topic(config, log, "retention.ms", "604800000")
+    admin = open_admin(config)
+
+    wait_for(
+        "the log has its retention",
+        lambda: retentions_ms(admin, config, ["no topic's name", log]) == {log: 604_800_000},
+    )
 
 
 def test_named_readers_are_looked_at_again_and_again(
     config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look without the topic finds none; later ones find what was reported since."""
-    monkeypatch.setattr(reporter, "CLOSE_S_MAX", TIMEOUT_S)
+    monkeypatch.setattr(named_readers, "CLOSE_S_MAX", TIMEOUT_S)
     [writer] = writers("-")
     writer.commit((0, 3))
     writer.heartbeat(SECOND_US)

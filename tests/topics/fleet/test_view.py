@@ -5,32 +5,33 @@ import pytest
 from rich.console import Console
 
 from event_token import KeyRange, ShardPosition, StreamPosition
-from shardstream.commands.fleet.words import as_text, headline
-from shardstream.status.stops import next_stops
+from shardstream.status.keyspace_report import headline, keyspace_text, readable
+from shardstream.status.refresh import next_stops
 from tests.topics.fleet.looks import SECOND_US, shard_look
 from topics.fleet.view import (
     HOPS_MAX,
+    Cause,
     KeyspaceView,
     ShardCondition,
-    ShardLook,
+    ShardEnds,
     StoppedWrites,
     keyspace_view,
     written_at_us,
 )
 from topics.keyspace.topology import ReshardEntry, ReshardState, ShardEntry, ShardState, Topology
+from topics.named_readers import NamedReader, ReaderRecord
 from topics.progress.copy_topic import CopyState, TableCopy
-from topics.progress.record import LastDdl, StopReason
-from topics.readers.record import NamedReader, ReaderRecord
+from topics.progress.record import BinlogReach, LastDdl, StopReason
 
 NOW_US = 1_700_000_100_000_000
 
 
-def look(*, head_s_ago: float = 0.2, written_s_ago: float = 0.1, seq: int = 7) -> ShardLook:
+def look(*, head_s_ago: float = 0.2, written_s_ago: float = 0.1, seq: int = 7) -> ShardEnds:
     """The end of a shard's topics with this watermark, written then."""
     return shard_look(NOW_US, head_s_ago=head_s_ago, written_s_ago=written_s_ago, seq=seq)
 
 
-def view(looks: dict[str, ShardLook], *shards: ShardEntry) -> KeyspaceView:
+def view(looks: dict[str, ShardEnds], *shards: ShardEntry) -> KeyspaceView:
     """The view of a keyspace of two shards, or of those."""
     entries = shards or (ShardEntry("-80"), ShardEntry("80-"))
     return keyspace_view(Topology("commerce", 3, entries), looks, NOW_US)
@@ -39,7 +40,7 @@ def view(looks: dict[str, ShardLook], *shards: ShardEntry) -> KeyspaceView:
 def printed(found: KeyspaceView, width: int = 200) -> str:
     """What `status` prints."""
     console = Console(width=width, record=True, file=StringIO())
-    console.print(as_text(found, 10))
+    console.print(keyspace_text(found, 10))
     return console.export_text()
 
 
@@ -47,19 +48,70 @@ def test_a_producer_that_an_error_has_ended_is_named_with_its_reason() -> None:
     """At once, and with the place where the runbook says what to do."""
     ended = look()
     assert ended.progress is not None
-    reason = StopReason(NOW_US, "BinlogPurged", "db-b has purged binlogs")
+    command = "shardstream skip commerce 80- --gtid 1-2-3 --reason TEXT"
+    reason = StopReason(NOW_US, "BinlogPurged", "db-b has purged binlogs", command=command)
     looks = {"-80": look(), "80-": replace(ended, progress=replace(ended.progress, stopped=reason))}
 
     found = view(looks)
 
     assert found.shards[1].condition is ShardCondition.SILENT
     assert found.held_by == ("80-",)
-    assert found.reason == (
-        "no progress for 0 s, last from db-a:3306; 80- has stopped: db-b has purged binlogs "
-        "[BinlogPurged]; see docs/runbook.md#errors-that-stop-a-process"
+    assert headline(found, 10) == "commerce: 80- stopped 0 s ago: BinlogPurged"
+    text = "no progress for 0 s, last from db-a:3306; db-b has purged binlogs [BinlogPurged]"
+    assert found.causes == (
+        Cause("80-", text, command, "BinlogPurged", when="If nothing else helps:"),
     )
     [stop] = next_stops((), found, NOW_US)
-    assert stop.reason == "db-b has purged binlogs [BinlogPurged]"
+    assert (stop.reason, stop.error) == ("db-b has purged binlogs [BinlogPurged]", "BinlogPurged")
+
+
+def test_a_terminal_shows_the_fix_whole() -> None:
+    """The section of the error's class, and a command that no line break cuts."""
+    gtids = ",".join(f"3e11fa47-71ca-11e1-9e33-c80aa942956{n}:1-9" for n in range(4))
+    command = f"shardstream skip commerce 80- --lost {gtids} --reason TEXT"
+    ended = look()
+    assert ended.progress is not None
+    reason = StopReason(NOW_US, "ServerBehindLog", "db-b lacks transactions", command=command)
+    looks = {"-80": look(), "80-": replace(ended, progress=replace(ended.progress, stopped=reason))}
+    console = Console(width=80, record=True, file=StringIO())
+
+    console.print(keyspace_text(view(looks), 10), crop=False)
+    shown = console.export_text()
+
+    assert command in shown
+    assert "docs/runbook.md#the-server-has-another-history" in "".join(shown.split())
+    assert "only what is older than" in " ".join(shown.split())
+    assert "If nothing else helps:" in " ".join(shown.split())
+    assert "docs/runbook" not in printed(view({"-80": look(), "80-": look()}))
+
+
+@pytest.mark.parametrize(
+    ("restarts", "said"),
+    [
+        ((0, 0), "stopped 41 s ago: Halt"),
+        ((10, 10), "start over for 41 s: Halt"),
+        ((0, None), "have written nothing for 41 s: Halt"),
+    ],
+)
+def test_several_shards_have_one_short_line(
+    restarts: tuple[int | None, int | None], said: str
+) -> None:
+    """It is as true of each of them; what differs is said below it."""
+    looks = {}
+    for shard, times in zip(("-80", "80-"), restarts, strict=True):
+        ended = look(head_s_ago=41, written_s_ago=41)
+        assert ended.progress is not None
+        reason = None if times is None else StopReason(NOW_US, "Halt", "a reason", times)
+        looks[shard] = replace(ended, progress=replace(ended.progress, stopped=reason))
+
+    found = view(looks)
+
+    assert headline(found, 10) == f"commerce: -80, 80- {said}"
+    assert [cause.shard for cause in found.causes] == ["-80", "80-"]
+    # A producer that starts over still runs; one that has ended needs its cause fixed first.
+    assert restarts[0] or found.causes[0].when == "Once its cause is fixed:"
+    commands = [cause.command for cause in found.causes]
+    assert commands[0] == ("" if restarts[0] else "shardstream produce commerce -80")
 
 
 def test_a_terminal_of_80_columns_cuts_nothing_off() -> None:
@@ -69,6 +121,32 @@ def test_a_terminal_of_80_columns_cuts_nothing_off() -> None:
     assert "…" not in found
     for text in ("per s", "source lag", "1,234,567", "db-a:3306", "progress"):
         assert text in found
+
+
+def test_how_long_producers_may_be_off_is_told() -> None:
+    """From the oldest binlog to the last write, the shortest first; then for how long one is."""
+    reaches = {
+        "-80": (look(), BinlogReach(NOW_US - 11_400 * SECOND_US, 604_800)),
+        "80-": (look(written_s_ago=1_200), BinlogReach(NOW_US - 1_260 * SECOND_US, 0)),
+    }
+    looks = {}
+    for shard, (ends, reach) in reaches.items():
+        assert ends.progress is not None
+        looks[shard] = replace(ends, progress=replace(ends.progress, binlogs=reach))
+
+    found = view(looks)
+
+    assert [shard.off_ms_max for shard in found.shards] == [11_399_900, 60_000]
+    shortest, longest = (line for line in printed(found).splitlines() if "may be off" in line)
+    assert shortest == (
+        "the producer of 80- may be off for 1 min: so far back the binlogs of db-a:3306 reach, and "
+        "nothing keeps them: see shardstream preflight; it has been off for 20 min"
+    )
+    assert longest == (
+        "the producer of -80 may be off for 3 h 9 min: so far back the binlogs of db-a:3306 reach, "
+        "and are kept for 7 d"
+    )
+    assert view({"-80": look(), "80-": look()}).shards[0].off_ms_max is None
 
 
 def test_the_last_ddl_of_each_shard_is_told() -> None:
@@ -103,9 +181,9 @@ def test_a_silent_shard_is_named() -> None:
     found = view({"-80": look(), "80-": look(head_s_ago=41, written_s_ago=41)})
 
     assert found.held_by == ("80-",)
-    assert found.reason == (
-        "no progress for 41 s, last from db-a:3306; see docs/runbook.md#shardsilent"
-    )
+    assert found.reason == "has written nothing for 41 s"
+    text = "no progress for 41 s, last from db-a:3306"
+    assert found.causes == (Cause("80-", text, "shardstream produce commerce 80-"),)
     assert found.is_held_back(30_000)
     assert found.shards[1].condition is ShardCondition.SILENT
     assert found.shards[1].records_per_s == 0
@@ -125,7 +203,9 @@ def test_a_producer_that_catches_up_is_named() -> None:
     found = view({"-80": look(), "80-": look(head_s_ago=600)})
 
     assert found.held_by == ("80-",)
-    assert "still reading what was committed 600 s ago" in found.reason
+    assert found.reason == "is still reading what was committed 600 s ago"
+    [cause] = found.causes
+    assert (cause.command, cause.alert) == ("", "FrontierStuck")
 
 
 def test_targets_and_sources_of_reshards_hold_nothing_back() -> None:
@@ -165,7 +245,7 @@ def test_only_what_is_under_way_is_shown() -> None:
 
     found = keyspace_view(
         topology,
-        {"-80": ShardLook(first.progress, first.written_us, copies=copies), "80-": look()},
+        {"-80": ShardEnds(first.progress, first.written_us, copies=copies), "80-": look()},
         NOW_US,
     )
 
@@ -247,8 +327,8 @@ def test_appliers_tell_how_far_targets_are() -> None:
         ("80-", 6_000, True),
     ]
     assert found.readers == ()
-    assert "reshard r1: -80 is 2.0 s behind its sources, as its applier said 4.0 s ago" in text
-    said = "80- is 6.0 s behind its sources: its applier on app-1 last said so 60.0 s ago"
+    assert "reshard r1: -80 is 2.0 s behind its sources, as its applier reported 4.0 s ago" in text
+    said = "80- is 6.0 s behind its sources: its applier on app-1 last reported 60.0 s ago"
     assert f"{said}; if it has ended, run shardstream reshard run commerce r1 80-" in text
     assert "80-.2: its producer has not run yet; run shardstream produce commerce 80-.2" in text
     missing = "no applier has reported; run shardstream reshard run commerce r1 80-.2"
@@ -284,9 +364,7 @@ def test_since_when_readers_are_held_back() -> None:
     assert [first.held_since_us, second.held_since_us] == [since_us, since_us]
     assert over.held_since_us is None
     assert [new.held_since_us, never.held_since_us] == [NOW_US, None]
-    assert "80- has held all readers back since 2023-11-14T22:14:19.000Z: the producer" in headline(
-        second, 30
-    )
+    assert readable(second).startswith("readers are held back since 2023-11-14T22:14:19.000Z; only")
 
 
 def test_the_last_hops_are_shown_in_their_order() -> None:

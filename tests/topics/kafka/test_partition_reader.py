@@ -4,8 +4,8 @@ from confluent_kafka import Producer
 from event_token.errors import Retry, UsageError
 from tests.topics.schemas.writing import commit, make_topic, transactional, write
 from topics.kafka import partition_reader as tail
-from topics.kafka.client import ClientConfig, open_consumer
-from topics.kafka.partition_reader import read_last_committed, read_tail, read_to_end
+from topics.kafka.client import ClientConfig, open_admin, open_consumer
+from topics.kafka.partition_reader import TAIL_TIMEOUT_S, read_tail, read_to_end
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_only_aborted_records_leave_no_last_one(config: ClientConfig, topic: str
     write(producer, topic, [b"aborted"])
     producer.abort_transaction()
 
-    assert read_last_committed(config, topic) is None
+    assert read_tail(config, topic).last is None
 
 
 def test_fencing_ends_the_open_transaction(config: ClientConfig, topic: str) -> None:
@@ -84,9 +84,10 @@ def test_fencing_ends_the_open_transaction(config: ClientConfig, topic: str) -> 
 
 def test_missing_topic_is_an_error_of_usage(config: ClientConfig, keyspace: str) -> None:
     """A missing topic is named, and not created by the request."""
-    for _ in range(2):
-        with pytest.raises(UsageError, match=keyspace):
-            read_last_committed(config, keyspace)
+    with pytest.raises(UsageError, match=keyspace):
+        read_tail(config, keyspace)
+
+    assert keyspace not in open_admin(config).list_topics(timeout=TAIL_TIMEOUT_S).topics
 
 
 def test_topic_is_not_missing_while_no_broker_can_be_reached(
@@ -102,7 +103,7 @@ def test_topic_is_not_missing_while_no_broker_can_be_reached(
     del writer
     consumer = open_consumer(config)
     before = tail.partition_bounds(consumer, config, "t")
-    monkeypatch.setattr(tail, "_GONE_S", 0.1)
+    monkeypatch.setattr(tail, "GONE_S", 0.1)
 
     brokers.clear()
 

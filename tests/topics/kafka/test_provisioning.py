@@ -2,22 +2,17 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in __all__
+from confluent_kafka.admin import (
     AdminClient,
-    ConfigResource,
-    ResourceType,
 )
 
 from event_token.errors import UsageError
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.topics.schemas.writing import TIMEOUT_S, make_topic
+from tests.topics.schemas.writing import TIMEOUT_S, make_topic, topic_setting
 from topics.errors import WrongTopic
-from topics.kafka.client import ClientConfig, open_admin, open_producer
-from topics.kafka.deadline import Deadline
-from topics.kafka.partition_reader import read_last_committed
+from topics.kafka.client import ClientConfig, Deadline, open_admin, open_producer
+from topics.kafka.partition_reader import read_tail
 from topics.kafka.provisioning import (
-    TopicSettings,
     broker_transaction_timeout_ms,
     provision_keyspace,
     provision_schemas_topic,
@@ -27,8 +22,11 @@ from topics.kafka.provisioning import (
 )
 from topics.kafka.topic_settings import (
     FOREVER_MS,
+    RECORD_BYTES_MIN,
     SEGMENT_MS,
     FoundTopic,
+    TopicSettings,
+    costs_of,
     log_rules,
     problems_of,
     progress_rules,
@@ -49,21 +47,6 @@ def existing(config: ClientConfig) -> set[str]:
     return set(open_admin(config).list_topics(timeout=TIMEOUT_S).topics)
 
 
-def topic_setting(config: ClientConfig, topic: str, name: str) -> str | None:
-    """The effective value of a topic's setting."""
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    admin = open_admin(config)  # its answers end with it
-    deadline = Deadline(TIMEOUT_S)
-    while True:
-        [answer] = admin.describe_configs([resource]).values()
-        try:
-            value: str | None = answer.result(TIMEOUT_S)[name].value
-        except KafkaException:  # not every broker has heard of the topic
-            assert not deadline.passed
-        else:
-            return value
-
-
 def test_a_shard_gets_its_topics_and_keeps_them(config: ClientConfig, shard: ShardTopics) -> None:
     """All three topics exist when the call returns, and a second call finds no problem."""
     provision_shard(config, shard)
@@ -72,7 +55,7 @@ def test_a_shard_gets_its_topics_and_keeps_them(config: ClientConfig, shard: Sha
     provision_schemas_topic(config)
 
     assert {shard.log, shard.progress, shard.copy} <= existing(config)
-    assert read_last_committed(config, shard.log) is None
+    assert read_tail(config, shard.log).last is None
     assert wrong_topics(config, [shard]) == []
 
 
@@ -101,7 +84,7 @@ def test_all_wrong_settings_are_listed_and_nothing_is_made(
     shard: ShardTopics,
 ) -> None:
     """A compacted log and an uncompacted progress topic are reported together, with their fixes."""
-    make_topic(config, shard.log, {"cleanup.policy": "compact"})
+    make_topic(config, shard.log, {"cleanup.policy": "compact", "max.message.bytes": "1000000"})
     make_topic(config, shard.progress, {"message.timestamp.type": "LogAppendTime"})
 
     with pytest.raises(WrongTopic) as caught:
@@ -116,6 +99,7 @@ def test_all_wrong_settings_are_listed_and_nothing_is_made(
         (shard.progress, "message.timestamp.type=CreateTime"),
     ):
         assert f"--entity-name {topic} --add-config {setting}" in text
+    assert f"max.message.bytes is 1000000, must be at least {RECORD_BYTES_MIN}: " in text
     assert len(caught.value.problems) >= 5
     assert wrong_topics(config, [shard]) == list(caught.value.problems)
     assert shard.copy not in existing(config)
@@ -217,8 +201,10 @@ def test_the_longest_transaction_is_the_brokers(config: ClientConfig) -> None:
     ("name", "value", "is_wrong"),
     [
         ("max.message.bytes", "1048588", True),
+        ("max.message.bytes", "1048589", False),
         ("max.message.bytes", str(200 * 1024 * 1024), False),
-        ("message.timestamp.after.max.ms", "3600000", True),
+        ("message.timestamp.after.max.ms", "3599999", True),
+        ("message.timestamp.after.max.ms", "3600000", False),
         ("message.timestamp.before.max.ms", "3600000", True),
         ("message.timestamp.type", "LogAppendTime", True),
         ("cleanup.policy", "compact,delete", True),
@@ -238,15 +224,53 @@ def test_each_setting_of_a_log_is_judged(name: str, value: str, is_wrong: bool) 
     assert all(f"--add-config {name}=" in problem for problem in problems)
 
 
-def test_a_setting_that_the_broker_lacks_is_wrong() -> None:
-    """An old broker without the timestamp limits is refused."""
+@pytest.mark.parametrize("name", ["cleanup.policy", "message.timestamp.type"])
+def test_a_required_setting_that_the_broker_lacks_is_wrong(name: str) -> None:
+    """What records depend on must be known."""
     rules = log_rules(ShardTopics("ks", "-"), TopicSettings(replication_factor=3))
     settings = {**rules.settings(), "min.insync.replicas": "2"}
-    del settings["message.timestamp.after.max.ms"]
+    del settings[name]
 
     [problem] = problems_of(rules, FoundTopic(1, settings, 3), "broker:9092")
 
-    assert "message.timestamp.after.max.ms is not reported by the broker, must be" in problem
+    assert f"{name} is not reported by the broker, must be" in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "cost"),
+    [
+        ("message.timestamp.after.max.ms", None, "is not reported by the broker: a broker that"),
+        ("unclean.leader.election.enable", None, "is not reported by the broker: ask who runs"),
+        ("min.insync.replicas", None, "is not reported by the broker: ask who runs Kafka how many"),
+        (
+            "max.message.bytes",
+            "8388608",
+            "is 8388608, wanted is 100663296: a larger record goes in parts, which readers join",
+        ),
+        (
+            "message.timestamp.after.max.ms",
+            "3600000",
+            f"is 3600000, wanted is {FOREVER_MS}: a broker that limits",
+        ),
+    ],
+)
+def test_what_a_provider_does_not_allow_has_a_price(
+    name: str, found: str | None, cost: str
+) -> None:
+    """Such a topic is used, and one sentence says what that costs."""
+    rules = log_rules(ShardTopics("ks", "-"), TopicSettings(replication_factor=3))
+    settings = {**rules.settings(), "min.insync.replicas": "2"}
+    assert costs_of(rules, FoundTopic(1, settings, 3)) == []
+    if found is None:
+        del settings[name]
+    else:
+        settings[name] = found
+    topic = FoundTopic(1, settings, 3)
+
+    [sentence] = costs_of(rules, topic)
+
+    assert sentence.startswith(f"{rules.topic}: {name} {cost}")
+    assert problems_of(rules, topic, "broker:9092") == []
 
 
 @pytest.fixture

@@ -8,8 +8,13 @@ from event_token.errors import UsageError
 from tests.producers.session.producing import Running, wait_for
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_keyspace
-from topics.keyspace.topology import ShardEntry, ShardState, Topology, update_topology
-from topics.keyspace.topology_watch import watch_topology
+from topics.keyspace.topology import (
+    ShardEntry,
+    ShardState,
+    Topology,
+    update_topology,
+    watch_topology,
+)
 
 INTERVAL_S = 0.05
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from event_token.errors import UsageError
-from topics.keyspace.loose_weights import loose_key
-from topics.keyspace.vindexes import vindex_named
+from topics.keyspace.vindexes import loose_key, vindex_named
 from topics.records.table_shape import Column, ValueKind
 from topics.records.vevent import Value
 
@@ -60,6 +59,7 @@ LOOSE_KEYS = Path(__file__).with_name("loose_keys.txt")
 def test_published_values(vindex: str, value: Value, expected: str) -> None:
     """Keyspace ids equal those in the tests of Vitess."""
     assert vindex_named(vindex).keyspace_id(value).hex() == expected.replace(" ", "")
+    assert value is not None or vindex_named(vindex).takes_null
 
 
 def test_loose_keys_equal_those_of_the_library_that_vitess_uses() -> None:
@@ -90,6 +90,7 @@ def test_values_without_a_keyspace_id_are_refused(vindex: str, value: Value) -> 
     """A value without a keyspace id in Vitess, or which it would normalise, is one clear error."""
     with pytest.raises(UsageError, match=f"vindex {vindex} cannot take"):
         vindex_named(vindex).keyspace_id(value)
+    assert value is not None or not vindex_named(vindex).takes_null
 
 
 def test_unknown_vindexes_and_columns_of_the_wrong_type_are_named() -> None:

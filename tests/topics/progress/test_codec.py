@@ -1,9 +1,7 @@
 import json
-from dataclasses import asdict, replace
-from io import SEEK_END, BytesIO
+from dataclasses import replace
 
 import pytest
-from fastavro import parse_schema, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,13 +16,18 @@ from topics.progress.codec import (
     decode_progress,
     encode_progress,
 )
-from topics.progress.record import LastTransaction, Mark, MarkKind, Progress, Skipped, Tick
-from topics.records.table_shape import fingerprint, schema_text
-from topics.records.wire import wire_header
-
-# The schema of the records in existing logs.
-LAYOUT_1 = "5f5caeb1f5eaf81b50cc618a6830093a4e284c89e429fadbf95708602de958b2"
-LAYOUT_2 = "162464dbc494c9a59d35d51959c4e00dffefa4d4fa22fa36cd707880ec8cade4"
+from topics.progress.record import (
+    InParts,
+    LastTransaction,
+    Mark,
+    MarkKind,
+    Progress,
+    Skipped,
+    Tick,
+    cut_at,
+    first_offset_of,
+)
+from topics.records.table_shape import wire_header
 
 NAMES = st.lists(TEXTS, max_size=3).map(tuple)
 PROGRESSES = st.builds(
@@ -52,6 +55,7 @@ PROGRESSES = st.builds(
     last=st.none() | st.builds(LastTransaction, TEXTS, INT64, TEXTS, TEXTS, INT64),
     identity=TEXTS,
     skipped=st.none() | st.builds(Skipped, INT64, INT64),
+    in_parts=st.lists(st.builds(InParts, INT64, INT64), max_size=3).map(tuple),
 )
 
 
@@ -61,6 +65,31 @@ def test_decode_gives_back_what_encode_got(progress: Progress) -> None:
     ids = MemorySchemaIds()
 
     assert decode_progress(encode_progress(progress, ids), ids) == progress
+
+
+@given(
+    PROGRESSES,
+    st.lists(st.just(1) | st.integers(2, 9), min_size=1, max_size=12),
+    st.integers(1, 2**40),
+    st.integers(0, 2**40),
+)
+def test_cuts_lie_before_records_that_take_several_offsets(
+    progress: Progress, parts: list[int], first_seq: int, first_offset: int
+) -> None:
+    """Each record's first offset gives its seq, whatever lies before it."""
+    large = [InParts(first_seq + i, count) for i, count in enumerate(parts) if count > 1]
+    progress = replace(
+        progress,
+        first_seq=first_seq,
+        last_seq=first_seq + len(parts) - 1,
+        end_offset=first_offset + sum(parts),
+        in_parts=tuple(large),
+    )
+
+    assert first_offset_of(progress) == first_offset
+    for i in range(len(parts)):
+        offset = first_offset + sum(parts[:i])
+        assert cut_at(progress, Tick(0, offset)) == (offset, first_seq + i - 1)
 
 
 @given(PROGRESSES, st.data())
@@ -93,37 +122,10 @@ def test_a_tombstone_is_corrupt() -> None:
 def test_schema_of_another_release_halts() -> None:
     """A layout that is not the known one is refused, not guessed at."""
     ids = MemorySchemaIds()
-    ids.register(PROGRESS_SCHEMA_TEXT.replace('"progress":2', '"progress":9'))
+    ids.register(PROGRESS_SCHEMA_TEXT.replace('"progress":1', '"progress":9'))
 
     with pytest.raises(Halt, match="release"):
         decode_progress(wire_header(0), ids)
-
-
-def test_records_of_the_first_layout_are_read() -> None:
-    """A1: progress that was written before it had the last transaction is read without one."""
-    ids = MemorySchemaIds()
-    schema = json.loads(PROGRESS_SCHEMA_TEXT)
-    schema["progress"] = 1
-    added = {"last", "identity"}
-    schema["fields"] = [field for field in schema["fields"] if field["name"] not in added]
-    assert fingerprint(schema_text(schema)) == LAYOUT_1
-    written = Progress(1, 0, 0, "mysql", "", 5, (), None, "s", 5, 0)
-    out = BytesIO(wire_header(ids.register(json.dumps(schema))))
-    out.seek(0, SEEK_END)
-    schemaless_writer(out, parse_schema(schema), asdict(written))
-
-    assert decode_progress(out.getvalue(), ids) == written
-
-
-def test_a_log_without_skips_is_written_in_the_second_layout() -> None:
-    """B3: only a skip, whose record they refuse anyway, changes what readers of it must know."""
-    ids = MemorySchemaIds()
-    progress = Progress(1, 0, 0, "mysql", "", 5, (), None, "s", 5, 0)
-    encode_progress(progress, ids)
-    encode_progress(replace(progress, skipped=Skipped(1, 5)), ids)
-
-    assert fingerprint(ids.texts[0]) == LAYOUT_2
-    assert json.loads(ids.texts[1])["progress"] == 3
 
 
 def test_schema_with_other_white_space_is_the_same() -> None:

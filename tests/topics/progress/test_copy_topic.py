@@ -6,12 +6,17 @@ import pytest
 
 from event_token.errors import Halt
 from topics.errors import CorruptRecord
+from topics.kafka.client import ClientConfig, write_record
+from topics.kafka.provisioning import provision_shard
+from topics.names import ShardTopics
 from topics.progress.copy_topic import (
     CopyAction,
     CopyAnswer,
+    CopyFeed,
     CopyRecord,
     CopyRequest,
     CopyState,
+    ProvedTable,
     TableCopy,
     decode,
     encode,
@@ -60,3 +65,25 @@ def test_broken_records_are_named(value: bytes) -> None:
     """What is not a record of the topic says where it lies."""
     with pytest.raises(CorruptRecord, match=WHERE):
         decode(record_key(COPY), value, WHERE)
+
+
+def test_a_feed_keeps_no_proofs_that_were_taken(config: ClientConfig, keyspace: str) -> None:
+    """The producer that follows the topic has its own; other records are followed on."""
+    shard = ShardTopics(keyspace, "-")
+    provision_shard(config, shard)
+
+    def write(record: CopyRecord) -> None:
+        write_record(config, shard.copy, record_key(record), encode(record))
+
+    write(ProvedTable("d", "t"))
+    write(ProvedTable("d", "gone"))
+    write_record(config, shard.copy, record_key(ProvedTable("d", "gone")), None)
+    with CopyFeed(config, shard) as feed:
+        feed.read_to_end()
+        assert feed.take_proved() == {("d", "t"): ProvedTable("d", "t")}
+        write(ProvedTable("d", "u"))
+        write_record(config, shard.copy, record_key(ProvedTable("d", "t")), None)
+        write(COPY)
+        feed.read_to_end()
+        assert feed.tables == {("shop", "orders"): COPY}
+        assert feed.take_proved() == {}

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
-from topics.progress.codec import decode_progress, encode_progress
-from topics.progress.notes import note_headers
-from topics.progress.record import LastDdl, Progress, StopReason
+from topics.progress.codec import decode_progress, encode_progress, note_headers
+from topics.progress.record import BinlogReach, LastDdl, Progress, StopReason
 
 PLAIN = Progress(1, 0, 0, "mysql", "", 5, (), None, "db-a:3306", 5, 0)
 
@@ -24,6 +23,7 @@ def test_notes_come_back() -> None:
         PLAIN,
         ddl=LastDdl(7, "ALTER TABLE", "shop.orders"),
         stopped=StopReason(8, "BinlogPurged", "binlogs are gone"),
+        binlogs=BinlogReach(6, 604_800),
     )
     headers = [(name, value) for name, value in note_headers(noted) if isinstance(value, bytes)]
 
@@ -34,7 +34,10 @@ def test_notes_come_back() -> None:
 @pytest.mark.parametrize("value", [b"", b"\xff", b"[]", b"7", b'{"at_us": "x"}'])
 def test_what_is_not_understood_is_no_note(value: bytes) -> None:
     """A note of a later release, or of somebody else, never stops a reader."""
-    headers = [(name, value) for name in ("shardstream.ddl", "shardstream.stopped", "traceparent")]
+    notes = ("ddl", "stopped", "binlogs")
+    headers = [
+        (name, value) for name in (*(f"shardstream.{note}" for note in notes), "traceparent")
+    ]
 
     assert decoded(headers) == PLAIN
 

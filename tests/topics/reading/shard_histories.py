@@ -1,6 +1,6 @@
 """Histories of shard logs as producers write them: rows, Kafka transactions, progress records."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Generic, TypeVar
@@ -9,15 +9,17 @@ from hypothesis import strategies as st
 
 from event_token import KeyRange, ShardPosition, StreamPosition
 from tests.topics.reading.record_merge import merge
+from topics.kafka.lookups import Bounds, Lookup, OffsetAt, Question, RecordRange
 from topics.kafka.partition_reader import PartitionReader, StoredRecord
 from topics.names import ShardTopics
-from topics.progress.history import ProgressAt, ProgressHistory
+from topics.progress.history import NextProgress, ProgressAt, ProgressHistory
 from topics.progress.record import CLOCK_AHEAD_US_MAX, Mark, Progress, Tick, cell_start_us
 from topics.reading.followed_shards import FollowedShards
 from topics.reading.merge import RawRecord
-from topics.reading.planner import Batch, Planner, ShardRange
-from topics.reading.unmerged import UnmergedPlanner
+from topics.reading.planner import Batch, Planner, ShardRange, UnmergedPlanner
 from topics.records.vevent import TYPES_BY_INDEX, EventType
+
+T = TypeVar("T")
 
 START_US = 1_700_000_000_000_000
 # How far a generated commit may lie beyond the head that is promised with it.
@@ -191,35 +193,67 @@ class HistoryTopics(ProgressHistory):
     def __init__(self, history: History, log: LogOf | None = None) -> None:
         self.topics = ShardTopics("shop", history.shard)
         self._history = history
-        self._log = log
-
-    def last(self) -> ProgressAt | None:
-        """The newest progress."""
-        return list(self.records())[-1]
+        self._log = log or LogOf(history)
+        self._begun: dict[RecordRange, Iterator[StoredRecord]] = {}
 
     def feed_start(self, position: StreamPosition) -> int:
         """Index of the progress record at which a feed begins for a position."""
         at = position.shards[self._history.shard]
-        return self.offset_for_position(at, position.frontier_us + _SLOWER_US) // PROGRESS_STEP
+        offset = self.result(self.offset_for_position(at, position.frontier_us + _SLOWER_US))
+        return offset // PROGRESS_STEP
 
     def target_start(self, from_us: int) -> int:
         """Index of the record from which a feed follows a target: see Target.from_us."""
-        return self.offset_for_time(from_us + _SLOWER_US) // PROGRESS_STEP
+        return self.result(self.offset_for_time(from_us + _SLOWER_US)) // PROGRESS_STEP
 
-    def records(self, start_offset: int = 0) -> Iterator[ProgressAt]:
-        """The progress from an offset on."""
-        for n in range(-(-start_offset // PROGRESS_STEP), len(self._history.progress)):
-            yield ProgressAt(n * PROGRESS_STEP, self._history.progress[n])
+    def result(self, lookup: Lookup[T]) -> T:
+        """The result of a look-up in these topics."""
+        answer: object = None
+        try:
+            while True:
+                answer = self._answer(lookup.send(answer))
+        except StopIteration as done:
+            found: T = done.value
+            return found
 
-    def _bounds(self, topic: str) -> tuple[int, int]:  # noqa: ARG002 - of progress alone
-        return 0, PROGRESS_STEP * len(self._history.progress)
+    def _answer(self, question: Question) -> object:
+        match question:
+            case Bounds(topic):
+                is_log = topic == self.topics.log
+                end = PROGRESS_STEP * len(self._history.progress)
+                return self._log.bounds() if is_log else (0, end)
+            case OffsetAt(_, timestamp_ms):
+                heads = enumerate(each.head_us // 1_000 for each in self._history.progress)
+                later = (n * PROGRESS_STEP for n, head_ms in heads if head_ms >= timestamp_ms)
+                return next(later, -1)
+            case RecordRange(topic, lower, upper):
+                of_topic = self._log.records if topic == self.topics.log else self._records
+                return next(self._begun.setdefault(question, of_topic(lower, upper)), None)
+        raise AssertionError(question)
 
-    def _open_log(self) -> PartitionReader:
-        return self._log or LogOf(self._history)
+    def _records(self, lower: int, upper: int) -> Iterator[StoredRecord]:
+        for n in range(-(-lower // PROGRESS_STEP), -(-upper // PROGRESS_STEP)):
+            yield StoredRecord(n * PROGRESS_STEP, 0, None, None)
 
-    def _lower_bound(self, topic: str, timestamp_ms: int, end: int) -> int:  # noqa: ARG002 - see `_bounds`
-        later = (at.offset for at in self.records() if at.progress.head_us // 1_000 >= timestamp_ms)
-        return next(later, end)
+    def _decoded(self, record: StoredRecord) -> ProgressAt:
+        return ProgressAt(record.offset, self._history.progress[record.offset // PROGRESS_STEP])
+
+
+def result_of(find: Callable[[NextProgress], Lookup[T]], progress: Iterable[Progress]) -> T:
+    """The result of a look-up that asks for nothing but these progress records, in order."""
+    left = iter(progress)
+
+    def next_progress() -> Lookup[ProgressAt | None]:
+        yield from ()
+        found = next(left, None)
+        return None if found is None else ProgressAt(0, found)
+
+    lookup = find(next_progress)
+    try:
+        raise AssertionError(next(lookup))
+    except StopIteration as done:
+        found: T = done.value
+        return found
 
 
 AnyPlanner = TypeVar("AnyPlanner", bound=FollowedShards)

@@ -3,6 +3,7 @@
 from itertools import pairwise
 from random import Random
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -17,9 +18,9 @@ from tests.topics.reading.shard_histories import (
     UnmergedReading,
 )
 from topics.progress.record import cell_start_us
+from topics.reading import hops
 from topics.reading.merge import RawRecord
-from topics.reading.planner import Batch, MaxHold, Mode, Planner, Strict
-from topics.reading.unmerged import UnmergedPlanner
+from topics.reading.planner import Batch, MaxHold, Mode, Planner, Strict, UnmergedPlanner
 
 steps = st.sampled_from(STEPS_US)
 # A clock that jumps: backwards it stands still in the log, for the producer clamps.
@@ -32,6 +33,12 @@ class HopMachine(RuleBasedStateMachine):
     """Writers, operators of reshards and one reader take steps in any order."""
 
     mode: Mode = Strict()
+
+    def __init__(self) -> None:
+        """Let the reader's minute pass as fast as the histories do, which begin its feeds by it."""
+        super().__init__()
+        self.clocks = pytest.MonkeyPatch()
+        self.clocks.setattr(hops, "CLOCK_AHEAD_US_MAX", CLOCK_AHEAD_US)
 
     @initialize(
         edges=st.sets(st.integers(1, SLOTS - 1), max_size=3),
@@ -248,6 +255,13 @@ class HopMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Complete and read everything: every change has arrived once, in order."""
+        try:
+            self.complete()
+        finally:
+            self.clocks.undo()
+
+    def complete(self) -> None:
+        """Bring all reshards to their end, and the reader to the ends of all logs."""
         if not hasattr(self, "reading"):
             return
         self.keyspace.finish()

@@ -6,8 +6,7 @@ from event_token import KeyRange, ShardPosition, StreamPosition
 from event_token.errors import UsageError
 from tests.topics.reading.shard_histories import START_US, History
 from topics.errors import PositionTooOld, ProgressBroken
-from topics.progress.cells import Cut
-from topics.progress.record import Mark, MarkKind, Progress, Tick
+from topics.progress.record import Cut, Mark, MarkKind, Progress, Tick
 from topics.reading.followed_shards import Wait
 from topics.reading.planner import Batch, MaxHold, Planner, is_hop, ranges_between
 from topics.reading.shard_ticks import ShardTicks

@@ -1,7 +1,6 @@
 """When a stream counts as held back: the same shards, and no progress in between."""
 
-from topics.reading.followed_shards import Wait
-from topics.reading.stall import Stall
+from topics.reading.followed_shards import Stall, Wait
 
 BOTH = Wait("two shards are silent", ("-80", "80-"))
 ONE = Wait("shard 80- is silent", ("80-",))

@@ -1,11 +1,21 @@
 """What a reader knows of a target before it hops there."""
 
+import json
+
 import pytest
 
 from tests.topics.reading.shard_histories import START_US, History
-from topics.progress.cells import Cut
-from topics.progress.record import CLOCK_AHEAD_US_MAX, GRID_US, Mark, MarkKind
-from topics.reading.hops import Target
+from topics.errors import ProgressBroken
+from topics.progress.record import (
+    CLOCK_AHEAD_US_MAX,
+    GRID_US,
+    MARK_KINDS,
+    Cut,
+    JournalKind,
+    Mark,
+    MarkKind,
+)
+from topics.reading.hops import CLOCKS_APART_US_MAX, Target
 
 SPLIT = (("-",), ("-80", "80-"))
 
@@ -64,3 +74,35 @@ def test_a_begin_is_lost_once_the_head_is_at_the_hop_time(later_us: int, has_los
     assert target.known is not None
 
     assert target.has_lost(target.known.head_cell_us + later_us) is has_lost
+
+
+@pytest.mark.parametrize(("later_us", "has_lost"), [(0, False), (GRID_US, True)])
+def test_a_log_that_begins_long_after_the_hop_was_started_over(
+    later_us: int, has_lost: bool
+) -> None:
+    """A log may begin long after the first END of a slow merge, but it begins before the hop."""
+    hop_time_us = START_US + 10 * CLOCKS_APART_US_MAX
+    history = History("-80", now_us=hop_time_us, head_us=hop_time_us)
+    history.heartbeat(CLOCKS_APART_US_MAX + later_us)
+
+    assert observed(history).has_lost(hop_time_us) is has_lost
+
+
+def test_an_end_in_the_log_of_a_target_is_refused() -> None:
+    """A mark that can be no target's is neither a BEGIN nor taken for a CANCEL."""
+    history = long_history()
+    history.commit(
+        [(GRID_US, 1)], mark=lambda offset: Mark(MarkKind.END, offset, "r1", *SPLIT, None)
+    )
+
+    with pytest.raises(ProgressBroken, match="shard -80: END of reshard r1 at offset"):
+        observed(history)
+
+
+@pytest.mark.parametrize("kind", MarkKind)
+def test_every_mark_has_a_row_of_the_journal(kind: MarkKind) -> None:
+    """The kind that a mark's record names stands for the mark alone."""
+    row = json.loads(Mark(kind, 0, "r1", *SPLIT, None).journal_text())
+
+    assert MARK_KINDS[JournalKind(row["kind"])] is kind
+    assert len(MARK_KINDS) == len(JournalKind)

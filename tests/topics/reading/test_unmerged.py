@@ -18,7 +18,7 @@ from tests.topics.reading.shard_histories import (
 )
 from topics.errors import PositionTooOld
 from topics.progress.record import GRID_US, cell_start_us
-from topics.reading.unmerged import UnmergedPlanner
+from topics.reading.planner import UnmergedPlanner
 
 randoms = st.randoms(use_true_random=False)
 WHOLE = KeyRange.parse("-")

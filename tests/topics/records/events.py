@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from topics.records.envelope_table import added_fields
 from topics.records.table_shape import DECIMAL_SCALE_MAX, Column, TableShape, ValueKind
 from topics.records.vevent import EventType, InvalidDate, Op, Row, TokenText, Value, VEvent
 
@@ -20,7 +21,7 @@ LABELS = ("small", "x-large", "größer", "")
 
 _TIME_MAX = timedelta(hours=838, minutes=59, seconds=59, microseconds=999_999)
 _FLOATS: dict[str, Any] = {"allow_nan": False, "allow_infinity": False}
-_OFF_CALENDAR = st.sampled_from(["0000-00-00", "2024-02-00", "0000-00-00 00:00:00.000"])
+_INVALID_DATES = st.sampled_from(["0000-00-00", "2024-02-00", "0000-00-00 00:00:00.000"])
 
 VALUES: dict[ValueKind, st.SearchStrategy[Value]] = {
     ValueKind.INT: st.integers(-(2**31), 2**31 - 1),
@@ -30,10 +31,10 @@ VALUES: dict[ValueKind, st.SearchStrategy[Value]] = {
     ValueKind.DOUBLE: st.floats(**_FLOATS),
     ValueKind.STRING: TEXTS,
     ValueKind.BYTES: st.binary(max_size=20),
-    ValueKind.DATE: st.dates() | _OFF_CALENDAR.map(InvalidDate),
+    ValueKind.DATE: st.dates() | _INVALID_DATES.map(InvalidDate),
     ValueKind.TIME: st.timedeltas(-_TIME_MAX, _TIME_MAX),
-    ValueKind.DATETIME: st.datetimes() | _OFF_CALENDAR.map(InvalidDate),
-    ValueKind.TIMESTAMP: st.datetimes(timezones=st.just(UTC)) | _OFF_CALENDAR.map(InvalidDate),
+    ValueKind.DATETIME: st.datetimes() | _INVALID_DATES.map(InvalidDate),
+    ValueKind.TIMESTAMP: st.datetimes(timezones=st.just(UTC)) | _INVALID_DATES.map(InvalidDate),
     ValueKind.YEAR: st.integers(1901, 2155) | st.just(0),
     ValueKind.ENUM: st.sampled_from(LABELS),
     ValueKind.SET: st.lists(st.sampled_from(LABELS[:3]), unique=True),
@@ -87,6 +88,11 @@ def rows(draw: st.DrawFn, shape: TableShape, *, full: bool) -> Row:
     }
 
 
+def added() -> dict[str, object]:
+    """The fields of later versions of the envelope, as a record that sets none has them."""
+    return {field.name: field.default for field in added_fields()}
+
+
 def tokens() -> st.SearchStrategy[TokenText]:
     """Tokens of the shard, native or with an origin."""
     position = st.sampled_from([f"{UUID}:1-5", f"{UUID}:1-5:7,{UUID[:-1]}3:tag:1", "0-1-5,1-1-9"])
@@ -119,6 +125,7 @@ def row_events(draw: st.DrawFn) -> VEvent:
         shape=shape,
         shard=SHARD,
         offset=draw(st.integers(0, 2**62)),
+        added=added(),
     )
 
 
@@ -143,6 +150,7 @@ def ddl_event(statement: str = "ALTER TABLE t ADD x INT") -> VEvent:
         shape=None,
         shard=SHARD,
         offset=41,
+        added=added(),
     )
 
 
@@ -167,4 +175,5 @@ def insert(shape: TableShape, row: Row) -> VEvent:
         shape=shape,
         shard=SHARD,
         offset=42,
+        added=added(),
     )

@@ -8,19 +8,19 @@ from typing import Any, Final
 from fastavro import parse_schema, schemaless_writer
 
 from tests.topics.records.row_encoding import RowPlan, ValueMisfitError
-from topics.records.record_decoder import RecordDecoder
-from topics.records.schema_ids import SchemaIds
+from topics.records.envelope_table import envelope_defaults
+from topics.records.event_decoder import EventDecoder
 from topics.records.table_shape import (
+    SchemaIds,
     TableShape,
     avro_type,
-    ddl_schema,
     plain_schema,
     row_schema,
     schema_text,
-    skip_schema,
+    statement_schema,
+    wire_header,
 )
-from topics.records.vevent import IMAGES, EventType, Op, TokenText, VEvent
-from topics.records.wire import wire_header
+from topics.records.vevent import IMAGES, Op, TokenText, VEvent
 
 # What fastavro raises on values that do not fit it.
 _MISFIT: Final = (IndexError, KeyError, OverflowError, TypeError, ValueError, struct.error)
@@ -37,22 +37,21 @@ class _Plan:
 class RecordEncoder:
     """Encodes the records of shard logs, with one plan per table version."""
 
-    def __init__(self, schema_ids: SchemaIds, keyspace: str | None = None) -> None:
-        """Without a keyspace, schemas are those of earlier producers, which did not name it."""
+    def __init__(self, schema_ids: SchemaIds, keyspace: str = "commerce") -> None:
+        """`keyspace`: that of the tables."""
         self._schema_ids = schema_ids
         self._keyspace = keyspace
-        self._plans: dict[tuple[TableShape | None, bool], tuple[int, _Plan]] = {}
+        self._plans: dict[TableShape | None, tuple[int, _Plan]] = {}
 
     def encode(self, event: VEvent) -> bytes:
         """Return the value of a record; ValueMisfitError when a value does not fit its column."""
-        is_skip = event.type is EventType.SKIP
-        if (event.shape, is_skip) not in self._plans:
-            schema = skip_schema() if is_skip else ddl_schema()
+        if event.shape not in self._plans:
+            schema = statement_schema()
             if event.shape is not None:
                 schema = row_schema(event.shape, self._keyspace)
             schema_id = self._schema_ids.register(schema_text(schema))
-            self._plans[event.shape, is_skip] = (schema_id, _plan(schema, event.shape))
-        schema_id, plan = self._plans[event.shape, is_skip]
+            self._plans[event.shape] = (schema_id, _plan(schema, event.shape))
+        schema_id, plan = self._plans[event.shape]
         stream = BytesIO()
         stream.write(wire_header(schema_id))
         _written(stream, plan.avro, _raw_event(event, plan))
@@ -69,6 +68,7 @@ def _plan(schema: dict[str, Any], shape: TableShape | None) -> _Plan:
 def _raw_event(event: VEvent, plan: _Plan) -> dict[str, Any]:
     token = event.token_text
     raw: dict[str, Any] = {
+        **envelope_defaults(),
         "type": event.type.value,
         "seq": event.seq,
         "token": {**_raw_token(token), "origin": token.origin and _raw_token(token.origin)},
@@ -81,9 +81,8 @@ def _raw_event(event: VEvent, plan: _Plan) -> dict[str, Any]:
         "op": event.op.value,
         "keyspace_id_before": event.keyspace_id_before,
         "keyspace_id_after": event.keyspace_id_after,
-        "columns_before": b"",
-        "columns_after": b"",
-        "off_calendar": [],
+        "invalid_dates": [],
+        **event.added,
     }
     if plan.rows is None:
         raw["statement"] = event.statement
@@ -95,7 +94,7 @@ def _raw_event(event: VEvent, plan: _Plan) -> dict[str, Any]:
         raw[name] = None
         if row is not None:
             raw[name], raw[f"columns_{name}"], dates = plan.rows.write(row)
-            raw["off_calendar"] += [
+            raw["invalid_dates"] += [
                 {"image": image, "column": column, "text": text} for column, text in dates.items()
             ]
     return raw
@@ -142,4 +141,4 @@ class RecordCodec:
 
     def __init__(self, schema_ids: SchemaIds) -> None:
         self.encode = RecordEncoder(schema_ids).encode
-        self.decode = RecordDecoder(schema_ids).decode
+        self.decode = EventDecoder(schema_ids).decode

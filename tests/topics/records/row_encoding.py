@@ -11,7 +11,6 @@ from decimal import Decimal
 from typing import Any, Final
 
 from topics.records.table_shape import (
-    DECIMAL_FIXED_BYTES,
     DECIMAL_FIXED_DIGITS,
     UNSIGNED_LONG_BYTES,
     Column,
@@ -131,7 +130,7 @@ def _write_unsigned_long(value: int) -> bytes:
 
 
 def _decimal_writer(column: Column) -> Convert:
-    fixed_bytes = DECIMAL_FIXED_BYTES if column.precision <= DECIMAL_FIXED_DIGITS else 0
+    fixed_bytes = 8 if column.precision <= DECIMAL_FIXED_DIGITS else 0
 
     def write(value: Decimal) -> bytes:
         scaled = EXACT.scaleb(value, column.scale)

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from event_token import UsageError
-from topics.records.accepted_skips import (
+from topics.records.skip_record import (
+    Skip,
+    SkipKind,
     accept_advice,
     accepting_command,
     check_accepted,
     is_accepted,
 )
-from topics.records.skip_record import Skip, SkipKind
 
 UUID = "4c4b4a49-0000-11f0-8000-000000000001"
 OTHER = "4c4b4a49-0000-11f0-8000-000000000002"

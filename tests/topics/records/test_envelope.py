@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tests.topics.records.events import INT64, TEXTS, TIMES
 from topics.records.envelope import EnvelopeReader
-from topics.records.table_shape import EVENT_TYPES, OPS, envelope_fields
-from topics.records.wire import wire_header
+from topics.records.envelope_table import EVENT_TYPES, OPS, envelope_fields
+from topics.records.table_shape import wire_header
 
-SCHEMA = fastavro.parse_schema({"type": "record", "name": "E", "fields": envelope_fields()})
+SCHEMA = fastavro.parse_schema({"type": "record", "name": "E", "fields": envelope_fields(1)})
 BODY = b"body"
 
 TOKENS = st.fixed_dictionaries({"timestamp_us": TIMES, "shard": TEXTS, "position": TEXTS})
@@ -36,7 +36,7 @@ ENVELOPES = st.fixed_dictionaries(
         "keyspace_id_after": st.none() | st.binary(max_size=9),
         "columns_before": st.binary(max_size=9),
         "columns_after": st.binary(max_size=9),
-        "off_calendar": st.lists(
+        "invalid_dates": st.lists(
             st.fixed_dictionaries(
                 {"image": st.integers(0, 1), "column": st.integers(0, 4000), "text": TEXTS}
             ),
@@ -57,7 +57,7 @@ def read(reader: EnvelopeReader, record: bytes) -> dict[str, Any]:
     """What the reader finds, by the names of the schema's fields."""
     reader.open(record)
     reader.take_token()
-    reader.take_rest()
+    reader.take_rest(1)
     token = reader.token_text()
     origin = token.origin
     dates = ((0, reader.dates_before), (1, reader.dates_after))
@@ -86,7 +86,7 @@ def read(reader: EnvelopeReader, record: bytes) -> dict[str, Any]:
         "keyspace_id_after": reader.keyspace_id_at(reader.keyspace_id_after_at),
         "columns_before": reader.columns_before,
         "columns_after": reader.columns_after,
-        "off_calendar": [
+        "invalid_dates": [
             {"image": image, "column": column, "text": text}
             for image, texts in dates
             for column, text in texts.items()
@@ -97,13 +97,13 @@ def read(reader: EnvelopeReader, record: bytes) -> dict[str, Any]:
 @given(st.lists(ENVELOPES, min_size=1, max_size=4))
 def test_every_field_of_the_schema_is_read(envelopes: list[dict[str, Any]]) -> None:
     """One reader finds in each of several records what the schema's writer put there."""
-    names = [field["name"] for field in envelope_fields()]
+    names = [field["name"] for field in envelope_fields(1)]
     reader = EnvelopeReader()
 
     for envelope in envelopes:
         found = read(reader, record_of(envelope))
 
-        envelope["off_calendar"].sort(key=lambda date: date["image"])
+        envelope["invalid_dates"].sort(key=lambda date: date["image"])
         assert names == list(found)
         assert envelope == found
         assert reader.cursor.record[reader.cursor.at :] == BODY
@@ -154,7 +154,7 @@ def test_dates_of_an_unknown_image_are_refused(image: int) -> None:
         "op": "INSERT",
         "last": True,
         "token": token,
-        "off_calendar": [{"image": image, "column": 0, "text": "0000-00-00"}],
+        "invalid_dates": [{"image": image, "column": 0, "text": "0000-00-00"}],
     }
 
     with pytest.raises(ValueError, match=f"image {image}"):

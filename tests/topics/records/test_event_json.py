@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from event_token import EventToken
 from tests.generated import examples
-from tests.topics.records.events import ddl_event, insert, row_events
+from tests.topics.records.events import added, ddl_event, insert, row_events
 from topics.errors import CorruptRecord
 from topics.records.event_json import event_to_json_dict, event_to_json_text, shortest_float
 from topics.records.table_shape import Column, TableShape, ValueKind
@@ -30,6 +30,7 @@ FIELDS = [
     "gtid",
     "token",
     "position",
+    *added(),
 ]
 
 

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from event_token.errors import Retry
-from shardstream.local.fetching.cache import cached
-from shardstream.local.fetching.maven import MavenArtifact, java_command, resolve
-from shardstream.local.ports import answers, free_ports
+from shardstream.local.fetching import MavenArtifact, cached, java_command, resolve
+from shardstream.local.local_server import answers, free_ports
 from shardstream.local.processes import ServerProcess
 
 # The newest that runs on Java 17: 3.3 is compiled for Java 21.

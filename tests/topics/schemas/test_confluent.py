@@ -10,16 +10,16 @@ from tests.topics.schemas.registry_server import RegistryServer, registry_server
 from topics.kafka.client import ClientConfig
 from topics.progress.codec import decode_progress, encode_progress
 from topics.progress.record import Progress
-from topics.records.record_decoder import RecordDecoder
+from topics.records.event_decoder import EventDecoder
 from topics.records.table_shape import (
     Column,
     TableShape,
     ValueKind,
-    ddl_schema,
     row_schema,
     schema_text,
+    statement_schema,
 )
-from topics.schemas.registry import RegistrySchemaIds, open_schema_ids
+from topics.schemas import RegistrySchemaIds, open_schema_ids
 
 SHAPE = TableShape("shop", "größe/x", (Column("id", ValueKind.LONG, "bigint"),), (0,))
 
@@ -39,7 +39,7 @@ def test_events_and_progress_round_trip(server: RegistryServer) -> None:
 
     for _ in range(2):
         value = RecordEncoder(writer).encode(event)
-        assert RecordDecoder(reader).decode(value, event.shard, event.offset) == event
+        assert EventDecoder(reader).decode(value, event.shard, event.offset) == event
     assert decode_progress(encode_progress(progress, writer), reader) == progress
 
     assert len([call for call in server.calls if call.startswith("POST")]) == 2
@@ -48,10 +48,10 @@ def test_events_and_progress_round_trip(server: RegistryServer) -> None:
 def test_each_table_has_a_subject_without_compatibility(server: RegistryServer) -> None:
     """A table's next version is what its DDL says: no rule of the registry may refuse it."""
     ids = RegistrySchemaIds(server.url + "/")
-    ids.register(schema_text(row_schema(SHAPE)))
-    ids.register(schema_text(ddl_schema()))
+    ids.register(schema_text(row_schema(SHAPE, "commerce")))
+    ids.register(schema_text(statement_schema()))
 
-    expected = {"shardstream.shop.größe/x", "shardstream.VEvent"}
+    expected = {"shardstream.commerce.shop.größe/x", "shardstream.VEvent"}
 
     assert set(server.subjects) == expected
     assert server.compatibility == dict.fromkeys(expected, "NONE")
@@ -91,7 +91,7 @@ def test_faults_of_the_registry_say_what_to_do(
     server.status = status
 
     with pytest.raises(expected, match=str(status)):
-        RegistrySchemaIds(server.url).register(schema_text(ddl_schema()))
+        RegistrySchemaIds(server.url).register(schema_text(statement_schema()))
 
 
 def test_a_registry_that_is_not_there_is_a_passing_fault() -> None:
@@ -105,7 +105,7 @@ def test_a_registry_that_changes_schemas_halts(server: RegistryServer) -> None:
     server.rewrite = True
 
     with pytest.raises(Halt, match="changed a schema"):
-        RegistrySchemaIds(server.url).register(schema_text(ddl_schema()))
+        RegistrySchemaIds(server.url).register(schema_text(statement_schema()))
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "registry:8081", "http://", ""])
@@ -119,4 +119,6 @@ def test_a_url_chooses_the_registry(server: RegistryServer) -> None:
     """With a registry named, no broker is asked."""
     ids = open_schema_ids(ClientConfig({"bootstrap.servers": "127.0.0.1:1"}), server.url)
 
-    assert json.loads(ids.text_of(ids.register(schema_text(ddl_schema())))) == ddl_schema()
+    assert (
+        json.loads(ids.text_of(ids.register(schema_text(statement_schema())))) == statement_schema()
+    )

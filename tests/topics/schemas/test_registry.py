@@ -7,12 +7,12 @@ from confluent_kafka import TopicPartition
 
 from event_token.errors import Halt, UsageError
 from tests.topics.schemas.writing import TIMEOUT_S, make_topic, transactional, write
+from topics import schemas
 from topics.kafka.client import ClientConfig, open_admin, open_producer
 from topics.kafka.partition_reader import read_to_end
 from topics.kafka.provisioning import provision_schemas_topic
 from topics.records.table_shape import fingerprint
-from topics.schemas import registry
-from topics.schemas.registry import TopicSchemaIds, open_schema_ids
+from topics.schemas import TopicSchemaIds, open_schema_ids
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_later_schemas_need_no_new_client(
     writer, reader = TopicSchemaIds(config, topic), TopicSchemaIds(config, topic)
     reader.text_of(writer.register(first))
     for name in ("open_producer", "open_end_consumer"):
-        monkeypatch.delattr(registry, name)
+        monkeypatch.delattr(schemas, name)
 
     assert reader.text_of(writer.register(second)) == second
 

@@ -2,14 +2,17 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from confluent_kafka import Producer
-from confluent_kafka.admin import PartitionMetadata  # type: ignore[attr-defined]  # public
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public
+    ConfigResource,
+    PartitionMetadata,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 
-from topics.kafka.client import ClientConfig, open_admin, open_consumer, open_producer
-from topics.kafka.deadline import Deadline
-from topics.kafka.deletion import delete_topics
+from topics.kafka.client import ClientConfig, Deadline, open_admin, open_consumer, open_producer
 from topics.kafka.partition_reader import partition_bounds
+from topics.kafka.provisioning import delete_topics
 
 # Longer than any broker here takes to answer beside other work.
 TIMEOUT_S = 150.0
@@ -78,3 +81,18 @@ def commit(config: ClientConfig, producer: Producer, topic: str) -> None:
     while partition_bounds(consumer, config, topic)[1] == before:
         assert not deadline.passed
     consumer.close()
+
+
+def topic_setting(config: ClientConfig, topic: str, name: str) -> str | None:
+    """The effective value of a topic's setting."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    admin = open_admin(config)  # its answers end with it
+    deadline = Deadline(TIMEOUT_S)
+    while True:
+        [answer] = admin.describe_configs([resource]).values()
+        try:
+            value: str | None = answer.result(TIMEOUT_S)[name].value
+        except KafkaException:  # not every broker has heard of the topic
+            assert not deadline.passed
+        else:
+            return value

@@ -3,8 +3,7 @@
 import pytest
 
 from event_token.errors import Retry, UsageError
-from producers.options import CopySettings
-from producers.settings import ShardProducerSettings
+from producers.settings import CopySettings, ShardProducerSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import request, start, topics_of, wait_state
@@ -19,8 +18,8 @@ from topics.keyspace.topology import (
 )
 from topics.progress.copy_topic import CopyAction, CopyFeed, CopyState, TableCopy, read_copies
 from topics.records.vevent import EventType
-from topics.start import copy_after
-from topics.start.copy_after import ensure_copy_after
+from topics.start import copies as copy_after
+from topics.start.copies import ensure_copy_after
 
 ROWS = 300
 
@@ -61,7 +60,10 @@ def serve(settings: ShardProducerSettings, *reshards: ReshardEntry, **states: Sh
 def test_a_copy_is_requested_once(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The next one who needs it finds it; a statement behind its begin needs another."""
+    """The next one who needs it finds it; a statement behind its begin needs another.
+
+    A table that is gone, or that the account may not read, is refused.
+    """
     settings = settings_of(database, kafka, keyspace)
     serve(settings)
     with producing(settings) as producer:
@@ -78,6 +80,10 @@ def test_a_copy_is_requested_once(
         ]
 
         second = wait_state(settings, CopyState.COMPLETED)[f"{name}.t"]
+        with pytest.raises(
+            UsageError, match=r"table gone\.t does not exist, or the account has no"
+        ):
+            ensure_copy_after(settings.kafka, keyspace, settings.shard, ("gone", "t"), (1, 1))
     assert asked == [True, False]
     assert second.begun_seq > at[0]
     reads = [e for e in read_log(settings).events if e.seq > at[0] and e.after is not None]
@@ -110,19 +116,6 @@ def test_a_copy_under_way_begins_again(
     assert before.copy_id != after.copy_id
     assert after.begun_seq > at[0] > before.begun_seq
     assert after.rows_read == ROWS
-
-
-def test_a_refusal_is_told(database: DatabaseFixture, kafka: KafkaCluster, keyspace: str) -> None:
-    """A table that is gone, or that the account may not read; and nothing is left in the topic."""
-    settings = settings_of(database, kafka, keyspace)
-    serve(settings)
-    with producing(settings) as producer:
-        producer.wait_streaming()
-
-        with pytest.raises(
-            UsageError, match=r"table gone\.t does not exist, or the account has no"
-        ):
-            ensure_copy_after(settings.kafka, keyspace, settings.shard, ("gone", "t"), (1, 1))
 
 
 def test_without_a_producer_the_request_is_withdrawn(

@@ -1,3 +1,7 @@
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,15 +10,43 @@ from event_token import ShardPosition, StreamPosition
 from tests.topics.reading.shard_histories import (
     START_US,
     History,
+    HistoryTopics,
     Reading,
     histories,
+    result_of,
     whole_range,
 )
-from topics.errors import PositionTooOld
-from topics.progress.cells import begins_us
-from topics.progress.record import CLOCK_AHEAD_US_MAX, GRID_US, cell_start_us
+from tests.topics.schemas.memory_schema_ids import MemorySchemaIds
+from topics.errors import PositionTooOld, WrongPosition
+from topics.kafka.client import Deadline
+from topics.progress.record import (
+    CLOCK_AHEAD_US_MAX,
+    GRID_US,
+    Progress,
+    begins_us,
+    cell_start_us,
+)
 from topics.reading.planner import Planner
-from topics.start.shard_points import earliest_point, latest_point, point_at_time, start_frontier_us
+from topics.start.positions import (
+    _Places,
+    check_not_ahead,
+    earliest_point,
+    latest_point,
+    point_at_time,
+    start_frontier_us,
+)
+
+
+def point_at(
+    progress: Iterable[Progress], time_us: int, log_start: int, *, may_begin_later: bool = False
+) -> ShardPosition | None:
+    """The point of a time in a log with this progress."""
+    return result_of(
+        lambda records: point_at_time(
+            "-", records, time_us, log_start, may_begin_later=may_begin_later
+        ),
+        progress,
+    )
 
 
 @given(histories(shards_max=1), st.integers(0, 300))
@@ -26,9 +58,9 @@ def test_a_time_splits_a_log_exactly(made: list[History], cells: int) -> None:
     assert first_us is not None
     if time_us < first_us:
         with pytest.raises(PositionTooOld, match=f"shard -: its log begins at {first_us} us"):
-            point_at_time("-", history.progress, time_us, 0)
+            point_at(history.progress, time_us, 0)
 
-    point = point_at_time("-", history.progress, time_us, 0, may_begin_later=time_us < first_us)
+    point = point_at(history.progress, time_us, 0, may_begin_later=time_us < first_us)
 
     if point is None:
         assert history.head_us < time_us + GRID_US
@@ -49,7 +81,7 @@ def test_earliest_after_retention_can_be_read_to_the_end(
     # Progress is kept for longer than the log.
     lost = sum(p.end_offset < log_start for p in history.progress)
     kept = history.progress[data.draw(st.integers(0, lost)) :]
-    start = earliest_point(kept, log_start)
+    start = result_of(partial(earliest_point, log_start=log_start), kept)
     position = StreamPosition(0, 0, {history.shard: start})
     left = History(history.shard, history.rows, kept)
 
@@ -62,6 +94,34 @@ def test_earliest_after_retention_can_be_read_to_the_end(
         assert start == ShardPosition(0, 0, None)
 
 
+@given(histories(), st.integers(0, 2_000), st.data())
+def test_a_start_that_a_log_has_not_reached(
+    made: list[History], cells: int, data: st.DataObject
+) -> None:
+    """Logs started at their ends may go on with older rows, and none is before the frontier."""
+    time_us = cell_start_us(START_US) + cells * GRID_US
+    known = [data.draw(st.integers(0, len(history.progress))) for history in made]
+    places = _Places(time_us, "shop", MemorySchemaIds(), Deadline(0))
+    places.at_end_if_behind = places.may_begin_later = True
+    for history, count in zip(made, known, strict=True):
+        topics = HistoryTopics(replace(history, progress=history.progress[:count]))
+        lookup = places._at_time(topics, history.shard, None, is_entered=False)
+        point = topics.result(lookup)
+        rows = history.rows[point.seq :]
+        assert all(row.timestamp_us >= places.frontier_us for row in rows)
+
+    assert places.frontier_us <= time_us
+
+
+def test_a_position_of_the_future() -> None:
+    """What comes behind it would be older than what it says has come."""
+    position = StreamPosition(0, START_US + CLOCK_AHEAD_US_MAX, {"-": ShardPosition(0, 0, None)})
+    check_not_ahead(position, START_US)
+
+    with pytest.raises(WrongPosition, match="s ahead of this host's clock"):
+        check_not_ahead(position, START_US - GRID_US)
+
+
 def test_a_time_that_retention_has_passed_is_too_old() -> None:
     """A time before the kept progress or log is refused, a later one is not."""
     made = History("-")
@@ -69,10 +129,10 @@ def test_a_time_that_retention_has_passed_is_too_old() -> None:
         made.commit([(10 * GRID_US, 1)])
 
     with pytest.raises(PositionTooOld, match="shard -: its log no longer reaches back"):
-        point_at_time("-", made.progress[2:], START_US + 10 * GRID_US, 0)
+        point_at(made.progress[2:], START_US + 10 * GRID_US, 0)
     with pytest.raises(PositionTooOld):
-        point_at_time("-", made.progress, START_US + 10 * GRID_US, made.rows[1].offset)
-    found = point_at_time("-", made.progress[1:], START_US + 30 * GRID_US, made.rows[1].offset)
+        point_at(made.progress, START_US + 10 * GRID_US, made.rows[1].offset)
+    found = point_at(made.progress[1:], START_US + 30 * GRID_US, made.rows[1].offset)
     assert found == ShardPosition(made.rows[2].offset, 2, None)
 
 
@@ -84,17 +144,13 @@ def test_a_time_before_a_kept_heartbeat_is_too_old() -> None:
     kept = made.progress[1:]
 
     with pytest.raises(PositionTooOld, match="shard -: its log no longer reaches back"):
-        point_at_time("-", kept, START_US + 5 * GRID_US, 0)
+        point_at(kept, START_US + 5 * GRID_US, 0)
     with pytest.raises(PositionTooOld):
-        point_at_time("-", kept, cell_start_us(made.head_us), 0)
-    assert point_at_time("-", made.progress, cell_start_us(made.head_us), 0) == ShardPosition(
-        1, 1, None
-    )
+        point_at(kept, cell_start_us(made.head_us), 0)
+    assert point_at(made.progress, cell_start_us(made.head_us), 0) == ShardPosition(1, 1, None)
     long_after_us = cell_start_us(made.head_us) + CLOCK_AHEAD_US_MAX
     made.heartbeat(long_after_us - made.head_us)
-    assert point_at_time("-", kept + made.progress[2:], long_after_us, 0) == ShardPosition(
-        1, 1, None
-    )
+    assert point_at(kept + made.progress[2:], long_after_us, 0) == ShardPosition(1, 1, None)
 
 
 def test_a_time_at_the_first_kept_tick_is_kept() -> None:
@@ -104,11 +160,11 @@ def test_a_time_at_the_first_kept_tick_is_kept() -> None:
         made.commit([(10 * GRID_US, 1)])
     tick = made.progress[1].ticks[0]
 
-    found = point_at_time("-", made.progress[1:], tick.timestamp_us, tick.offset)
+    found = point_at(made.progress[1:], tick.timestamp_us, tick.offset)
 
     assert found == ShardPosition(made.rows[1].offset, 1, None)
     with pytest.raises(PositionTooOld):
-        point_at_time("-", made.progress[1:], tick.timestamp_us - GRID_US, tick.offset)
+        point_at(made.progress[1:], tick.timestamp_us - GRID_US, tick.offset)
 
 
 def test_a_break_in_progress_is_passed_by_earliest() -> None:
@@ -117,7 +173,8 @@ def test_a_break_in_progress_is_passed_by_earliest() -> None:
     for _ in range(5):
         made.commit([(GRID_US, 2)])
 
-    start = earliest_point([made.progress[0], *made.progress[3:]], 0)
+    kept = [made.progress[0], *made.progress[3:]]
+    start = result_of(partial(earliest_point, log_start=0), kept)
 
     assert start == ShardPosition(made.rows[6].offset, 6, None)
 

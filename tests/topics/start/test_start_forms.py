@@ -65,19 +65,19 @@ def test_ambiguous_starts_are_refused_everywhere(reader: str, text: str) -> None
     )
 
 
-@pytest.mark.parametrize("text", [*AMBIGUOUS, "", "copy", "tail", "yesterday", "timestamp:"])
+@pytest.mark.parametrize(
+    "text", [*AMBIGUOUS, "", "copy", "tail", "yesterday", "current", "timestamp:"]
+)
 def test_producers_read_times_the_same_way(text: str) -> None:
     """C4: `produce --from` has the words of the readers, and `gtid:` where they have a position."""
     with pytest.raises(UsageError, match="Accepted: earliest, latest, a time with a zone"):
         parse_producer_start(text)
 
 
-def test_words_and_their_older_names() -> None:
-    """C4: `latest` everywhere; `current` and `timestamp:` still work where they were documented."""
+def test_words() -> None:
+    """C4: `latest` everywhere, and GTID sets for producers."""
     assert parse_start("copy") is StartWord.COPY
     assert parse_producer_start("latest") is StartWord.LATEST
-    assert parse_producer_start("current") is StartWord.LATEST
-    assert parse_producer_start("timestamp:2026-01-31T12:00:00Z") == TIME_US
     assert parse_producer_start("gtid:0-1-5") == GtidStart("0-1-5")
 
 

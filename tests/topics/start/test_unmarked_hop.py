@@ -27,9 +27,9 @@ from topics.keyspace.topology import (
     read_topology,
 )
 from topics.reading.planner import MaxHold, Mode, Strict
-from topics.reading.seen_before import SeenBefore
+from topics.reading.row_filters import ReadBeforeHop
 from topics.records.vevent import TokenText, VEvent
-from topics.schemas.registry import TopicSchemaIds
+from topics.schemas import TopicSchemaIds
 from topics.start.unmarked_hop import unmarked_hop
 from topics.stream.subscriber import StreamSubscriber
 
@@ -103,7 +103,7 @@ def test_what_is_known_after_a_restart(
     """A16: only a change that was made on the target after the switch is known to be new."""
     origin = None if origin_us is None else TokenText(origin_us, "80-", "", None)
 
-    assert SeenBefore(HOP_US).is_seen(at_us, origin) is seen
+    assert ReadBeforeHop(HOP_US).was_read(at_us, origin) is seen
 
 
 def test_what_a_reader_without_tokens_has_seen(
@@ -123,7 +123,7 @@ def test_what_a_reader_without_tokens_has_seen(
 
     def hop(
         frontier_us: int, *, is_exact: bool, taken_us: int, off_us: int = 0
-    ) -> tuple[StreamPosition, dict[str, SeenBefore]] | None:
+    ) -> tuple[StreamPosition, dict[str, ReadBeforeHop]] | None:
         shards = {"-80": ShardPosition(0, 0, None), "80-": ShardPosition(2, 2, None)}
         return unmarked_hop(
             StreamPosition(0, START_US + frontier_us, shards),

@@ -8,12 +8,11 @@ from event_token import KeyRange, ShardPosition, StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.topics.shard_writer import CELL_US, TIMEOUT_S, Writers
 from topics.errors import BrokersUnreachable
-from topics.kafka.client import ClientConfig
+from topics.kafka.client import ClientConfig, Deadline
 from topics.kafka.consumer import StreamConsumer
-from topics.kafka.deadline import Deadline
 from topics.reading.planner import Batch, Planner
 from topics.records.vevent import VEvent
-from topics.stream import log_reader, subscriber
+from topics.stream import log_fetcher, subscriber
 from topics.stream.progress_feed import ProgressFeed, clock_ms
 from topics.stream.subscriber import StreamSubscriber
 
@@ -35,7 +34,7 @@ def wait_longer(monkeypatch: pytest.MonkeyPatch) -> None:
         subscriber, "ProgressFeed", partial(ProgressFeed, brokers_down_s_max=RESTART_S_MAX)
     )
     monkeypatch.setattr(
-        log_reader, "StreamConsumer", partial(StreamConsumer, brokers_down_s_max=RESTART_S_MAX)
+        log_fetcher, "StreamConsumer", partial(StreamConsumer, brokers_down_s_max=RESTART_S_MAX)
     )
 
 

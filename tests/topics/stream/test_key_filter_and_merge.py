@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from event_token import KeyRange
 from tests.topics.reading.record_merge import items_of, merge
 from topics.errors import LogGap, LogRepeat, ProgressBroken, RowImageMissing
-from topics.reading.key_filter import in_key_range
 from topics.reading.merge import RawRecord, Run, RunMerge, SeqChecker
+from topics.reading.row_filters import in_key_range
 from topics.records.table_shape import Column, TableShape, ValueKind
 from topics.records.vevent import EventType, Op, Row, TokenText, VEvent
 

@@ -1,5 +1,6 @@
+import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from typing import Any
@@ -8,8 +9,17 @@ import pytest
 
 from event_token import ClockUncertainty, KeyRange, Order, ShardPosition, StreamPosition, compare
 from event_token.errors import UsageError
+from shardstream.local.kafka_cluster import KafkaCluster
 from tests.topics.schemas.writing import remove_topics
-from tests.topics.shard_writer import CELL_US, ITEMS, START_US, TIMEOUT_S, ShardWriter, Writers
+from tests.topics.shard_writer import (
+    CELL_US,
+    ITEMS,
+    START_US,
+    TIMEOUT_S,
+    ShardWriter,
+    Writers,
+    serving,
+)
 from tests.topics.splits import FAR_US, Seen, seen
 from tests.topics.subscribing import idle, taken
 from topics.errors import LogShrank, PositionTooOld, ReaderClosed, RowsNotReadable, StartNotReached
@@ -39,10 +49,18 @@ def three_shards(writers: Writers) -> list[ShardWriter]:
     return made
 
 
-def test_all_shards_in_merged_order(config: ClientConfig, keyspace: str, writers: Writers) -> None:
+@pytest.fixture(scope="module")
+def three(kafka: KafkaCluster) -> Iterator[tuple[str, list[Seen]]]:
+    """A keyspace of three shards, and what was written there; nobody writes any more."""
+    config = ClientConfig({"bootstrap.servers": kafka.bootstrap_servers})
+    keyspace = f"ks{secrets.token_hex(4)}"
+    with serving(config, keyspace) as writers:
+        yield keyspace, written(three_shards(writers))
+
+
+def test_all_shards_in_merged_order(config: ClientConfig, three: tuple[str, list[Seen]]) -> None:
     """Every event arrives once, by (timestamp, shard, offset), and transactions stay together."""
-    made = three_shards(writers)
-    everything = written(made)
+    keyspace, everything = three
 
     with StreamSubscriber(keyspace, start="earliest", config=config) as stream:
         events = list(islice(stream, len(everything)))
@@ -54,10 +72,10 @@ def test_all_shards_in_merged_order(config: ClientConfig, keyspace: str, writers
 
 
 def test_resume_by_the_position_of_an_event(
-    config: ClientConfig, keyspace: str, writers: Writers
+    config: ClientConfig, three: tuple[str, list[Seen]]
 ) -> None:
     """A position string of any event, also inside a transaction, resumes with exactly the rest."""
-    everything = written(three_shards(writers))
+    keyspace, everything = three
     with StreamSubscriber(keyspace, start="earliest", config=config) as stream:
         events = list(islice(stream, len(everything)))
 
@@ -116,9 +134,9 @@ def test_latest_gives_what_comes_after(
     assert seen(events) == written([writer])[5:]
 
 
-def test_start_at_a_time(config: ClientConfig, keyspace: str, writers: Writers) -> None:
+def test_start_at_a_time(config: ClientConfig, three: tuple[str, list[Seen]]) -> None:
     """A start at a time delivers everything not older than the time's grid cell."""
-    everything = written(three_shards(writers))
+    keyspace, everything = three
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=START_US + 61_234)
     expected = [e for e in everything if e[0] >= START_US + 60_000]
 
@@ -276,7 +294,7 @@ def test_going_on_after_a_passing_fault(
         readers.append(ShardLogReader(*args, **kwargs))
         return readers[-1]
 
-    monkeypatch.setattr("topics.stream.subscriber.ShardLogReader", kept)
+    monkeypatch.setattr("topics.stream.log_reader.ShardLogReader", kept)
     (writer,) = writers("-")
     writer.commit((0, 3))
     writer.wait_committed()

@@ -216,7 +216,7 @@ def test_a_begin_that_retention_has_removed(
     for writer in (left, source, low, high):
         writer.heartbeat(FAR_US)
 
-    with StreamSubscriber(keyspace, start="earliest", config=config, idle_timeout_s=5) as stream:
+    with StreamSubscriber(keyspace, start="earliest", config=config, idle_timeout_s=1) as stream:
         taken(stream, len(source.written))
         idle(stream, ("c0-",))  # as long as the switch may be unfinished
         position = stream.position

@@ -3,7 +3,7 @@
 import pytest
 
 from event_token import UsageError
-from topics.stream.arguments import checked_tables
+from topics.stream.subscriber import checked_tables
 
 
 @pytest.mark.parametrize(

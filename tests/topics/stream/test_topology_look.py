@@ -7,11 +7,9 @@ import pytest
 
 from tests.topics.shard_writer import CELL_US, TIMEOUT_S, Writers
 from topics.errors import BrokersUnreachable
-from topics.kafka.client import ClientConfig
-from topics.kafka.deadline import Deadline
-from topics.keyspace import topology_look
-from topics.keyspace.topology import ShardEntry, Topology
-from topics.keyspace.topology_look import TopologyLook
+from topics.kafka.client import ClientConfig, Deadline
+from topics.keyspace import topology as topology_look
+from topics.keyspace.topology import ShardEntry, Topology, TopologyLook, read_topology
 from topics.records.vevent import VEvent
 from topics.stream import subscriber
 from topics.stream.subscriber import StreamSubscriber
@@ -27,8 +25,10 @@ class Asked:
         self.answers = threading.Semaphore(0)
         self.raised: Exception | None = None
 
-    def __call__(self, _config: ClientConfig, _keyspace: str) -> Topology:
-        """Answer, once it may."""
+    def __call__(self, config: ClientConfig, keyspace: str) -> Topology | None:
+        """Answer a look, which is a thread, once it may; whoever writes the topology reads it."""
+        if threading.current_thread() is threading.main_thread():
+            return read_topology(config, keyspace)
         self.begun.release()
         assert self.answers.acquire(timeout=TIMEOUT_S)
         if self.raised is not None:

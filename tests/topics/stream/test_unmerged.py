@@ -12,14 +12,11 @@ from tests.topics.shard_writer import ITEMS, START_US, TIMEOUT_S, Reshard, Shard
 from tests.topics.splits import FAR_US, SPLIT, split
 from tests.topics.subscribing import taken
 from topics.errors import PositionTooOld
-from topics.kafka.client import ClientConfig
-from topics.kafka.deadline import Deadline
+from topics.kafka.client import ClientConfig, Deadline
 from topics.progress.record import MarkKind
-from topics.reading.planner import Strict
-from topics.reading.unmerged import Unmerged
+from topics.reading.planner import Strict, Unmerged
 from topics.records.vevent import EventType, Op, VEvent
-from topics.stream.arguments import ReadingMode
-from topics.stream.subscriber import StreamSubscriber
+from topics.stream.subscriber import ReadingMode, StreamSubscriber
 
 BEGIN, END = MarkKind.BEGIN, MarkKind.END
 UNMERGED = Unmerged()
@@ -54,7 +51,11 @@ def test_a_dead_shard_delays_no_other(
     ):
         with StreamSubscriber(keyspace, start=start, config=config, mode=UNMERGED) as stream:
             events = taken(stream, sum(map(len, expected.values())))
+            position = stream.position
         assert by_shard(events) == expected
+        # What the dead shard has yet to write is not before it.
+        assert position is not None
+        assert position.frontier_us <= START_US
         assert not any(event.late for event in events)
 
     with StreamSubscriber(keyspace, config=config, mode=UNMERGED, idle_timeout_s=0.5) as stream:
@@ -81,7 +82,7 @@ def test_a_position_continues_each_shard(
         assert event.position is not None
         start = event.position.to_string()
         modes: tuple[ReadingMode, ...] = (UNMERGED, Strict())
-        for mode in modes:
+        for mode in modes[: 1 + (at == 1)]:
             with StreamSubscriber(keyspace, start=start, config=config, mode=mode) as stream:
                 rest = list(islice(stream, len(events) - at - 1))
             assert by_shard([*events[: at + 1], *rest]) == {"-80": [1], "80-": [1, 2, 3]}
@@ -113,7 +114,7 @@ def test_a_split_and_a_merge_are_hopped_over(
     assert list(_last(events).shards) == ["-c0.2", "c0-"]
     assert _last(events).epoch == 2
 
-    for at in range(0, count - 1, 5):
+    for at in range(0, count - 1, 8):
         start = _last(events[: at + 1])
         with StreamSubscriber(keyspace, start=start, config=config, mode=UNMERGED) as stream:
             rest = taken(stream, count - at - 1)

@@ -11,10 +11,10 @@ from shardstream.demo.cached.catalogue import (
     keys_of,
     load,
     page_of,
+    pages,
 )
-from shardstream.demo.cached.keys import pages
 from shardstream.demo.cached.load import PIECES, price_of
-from shardstream.demo.cached.truth import compare
+from shardstream.demo.cached.proof import compare
 
 ROWS = [(product_id, f"name {product_id}", Decimal("9.90"), 3) for product_id in (1, 2, 5, 440)]
 

@@ -2,15 +2,16 @@
 
 import pytest
 
-from shardstream.demo.cached.shop_cache import Answer, Origin
-from shardstream.demo.cached.story import Seen, returns
+from shardstream.demo.cached.caches import Origin, PageView
+from shardstream.demo.cached.steps import AgedRead, SeenPage, old_prices_back, wrong_ages
 
 OLD, NEW = "10.00", "10.10"
 
 
-def _seen(*answers: tuple[Origin, str]) -> list[Seen]:
+def _seen(*answers: tuple[Origin, str]) -> list[SeenPage]:
     return [
-        Seen(at, Answer({"price": price}, origin)) for at, (origin, price) in enumerate(answers)
+        SeenPage(at, PageView({"price": price}, origin))
+        for at, (origin, price) in enumerate(answers)
     ]
 
 
@@ -18,7 +19,7 @@ def test_old_answers_of_a_replica_are_allowed() -> None:
     """Old until it is invalidated, then as old as the replica is, then new for good."""
     seen = _seen(("cache", OLD), ("replica", OLD), ("primary", NEW), ("cache", NEW))
 
-    assert returns(seen, NEW) == []
+    assert old_prices_back(seen, NEW) == []
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,15 @@ def test_old_answers_of_a_replica_are_allowed() -> None:
         _seen(("cache", OLD), ("replica", OLD)),
     ],
 )
-def test_an_old_answer_that_comes_back_is_noticed(seen: list[Seen]) -> None:
+def test_an_old_answer_that_comes_back_is_noticed(seen: list[SeenPage]) -> None:
     """After it was removed, the cache has the old price no more; and in the end it has the new."""
-    assert returns(seen, NEW) != []
+    assert old_prices_back(seen, NEW) != []
+
+
+def test_answers_that_are_too_old_are_noticed() -> None:
+    """A replica may lack sales up to the age that was asked for, the primary none."""
+    fresh, lagging = AgedRead(0, 100.0, is_primary=True), AgedRead(40, 2_100.0, is_primary=False)
+
+    assert wrong_ages([fresh, lagging], None) == wrong_ages([fresh, lagging], 3_000) == []
+    assert wrong_ages([fresh, lagging], 1_500) != []
+    assert wrong_ages([AgedRead(1, 100.0, is_primary=True)], None) != []

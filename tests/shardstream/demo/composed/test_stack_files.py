@@ -15,15 +15,24 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from event_token import Flavor
-from resharding.grants import NEEDED_TO_SWITCH
+from resharding.servers import NEEDED_TO_SWITCH
 from shardstream.commands.app import app
+from shardstream.demo.composed.app import (
+    APPLIER_PORT,
+    PRODUCER_PORT,
+    SCRAPED_FOLDER,
+    ScrapedFile,
+)
 from shardstream.demo.composed.app import app as shop_app
-from shardstream.demo.composed.pages import CACHE, KEYS
-from shardstream.demo.composed.scraped import FOLDER, ScrapedFile
-from shardstream.demo.composed.servers import KEYSPACE, PASSWORD_VARIABLE
-from shardstream.demo.composed.target import APPLIER_PORT, PRODUCER_PORT
-from shardstream.demo.shop import APPLICATION, DATABASE, SHARDING_COLUMNS, VINDEX
-from shardstream.demo.split import SOURCE, TARGETS
+from shardstream.demo.composed.pages import CACHE, KEYS, KEYSPACE, PASSWORD_VARIABLE
+from shardstream.demo.shop import (
+    APPLICATION,
+    DATABASE,
+    SHARDING_COLUMNS,
+    SOURCE,
+    TARGETS,
+    VINDEX,
+)
 from shardstream.settings.model import load_settings
 from tests.repository import ROOT
 
@@ -112,9 +121,9 @@ def test_prometheus_finds_what_a_split_starts(tmp_path: Path) -> None:
     assert [places for [group] in found for places in group["targets"]] == [
         f"{name}:{PRODUCER_PORT}" for name in sorted(targets)
     ]
-    assert files[0]["files"] == [f"{FOLDER}/*.json"]
+    assert files[0]["files"] == [f"{SCRAPED_FOLDER}/*.json"]
     for name in (*targets, "prometheus"):
-        assert f"scraped:{FOLDER}" in {
+        assert f"scraped:{SCRAPED_FOLDER}" in {
             volume.removesuffix(":ro") for volume in SERVICES[name]["volumes"]
         }
 

@@ -1,0 +1,1 @@
+"""Passwords and other secrets: where they come from, read whenever they are used."""

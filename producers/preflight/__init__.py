@@ -1,1 +1,0 @@
-"""What must hold on a server before its binlog is followed: settings, grants, columns."""

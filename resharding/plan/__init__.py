@@ -1,1 +1,0 @@
-"""`reshard create`: checks everything, then records the plan of a reshard."""

@@ -1,1 +1,0 @@
-"""Row-by-row comparison of a target with its sources."""

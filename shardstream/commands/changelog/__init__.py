@@ -1,1 +1,0 @@
-"""`shardstream changelog`: runs, cleans up and checks a change log."""

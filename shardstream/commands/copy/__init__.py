@@ -1,1 +1,0 @@
-"""`shardstream copy`: copy existing rows into the stream (snapshot, backfill)."""

@@ -1,1 +1,0 @@
-"""`shardstream status`: the state of all shards, as their topics tell it."""

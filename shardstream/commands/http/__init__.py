@@ -1,1 +1,0 @@
-"""Metrics and probes of the commands that run until they are stopped."""

@@ -1,1 +1,0 @@
-"""`shardstream invalidate`: the invalidator of a cache."""

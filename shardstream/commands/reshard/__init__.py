@@ -1,1 +1,0 @@
-"""`shardstream reshard`: split and merge shards online."""

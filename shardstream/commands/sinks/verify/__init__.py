@@ -1,1 +1,0 @@
-"""`shardstream database verify`: reads the sources for a comparison."""

@@ -1,1 +1,0 @@
-"""Server binaries: fetched from registries, initialised once, kept in a cache."""

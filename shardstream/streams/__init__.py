@@ -1,0 +1,1 @@
+"""What `shardstream serve --streams` gives over HTTP: keyspaces for any language."""

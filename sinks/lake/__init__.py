@@ -1,0 +1,1 @@
+"""Tables of a lake, in Delta: all changes, present rows, and versions of rows."""

@@ -1,0 +1,1 @@
+"""Delta tables whose rows are changed by key: merge on read, with deletion vectors."""

@@ -1,0 +1,1 @@
+"""The current state of all tables of a keyspace: present rows, and versions of rows."""

@@ -1,1 +1,0 @@
-"""The present rows of tables, kept in Delta tables: merge on read, with deletion vectors."""

@@ -1,4 +1,0 @@
-"""From ranges of shard logs to Arrow record batches, by a plan per table version.
-
-Each record goes through the compiled `row_columns`. Needs neither Spark nor a clock.
-"""

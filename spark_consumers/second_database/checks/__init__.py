@@ -1,1 +1,0 @@
-"""What is looked at after a statement, because the database itself reports no error."""

@@ -1,1 +1,0 @@
-"""How columns of the target follow those of the source beyond being added and changed."""

@@ -1,1 +1,0 @@
-"""Any other database that SQLAlchemy has a dialect for, in standard SQL."""

@@ -1,1 +1,0 @@
-"""MySQL and MariaDB as targets."""

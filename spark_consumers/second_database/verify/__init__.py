@@ -1,1 +1,0 @@
-"""Compares a second database with its sources at one position."""

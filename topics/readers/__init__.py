@@ -1,1 +1,0 @@
-"""Named readers: what they report of their positions, and who has not passed a shard."""

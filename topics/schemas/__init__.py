@@ -1,1 +1,0 @@
-"""Schema ids: registration and lookup, in a Kafka topic or a Confluent registry."""
