@@ -20,7 +20,7 @@ JAVA_CLASSES := $(VENV)/java-classes/spark.jsa
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build at-hand servers check quick test test-long test-ecosystem bench mutants peers demo demo-cache format clean
+.PHONY: help setup build at-hand servers check quick test test-all test-ecosystem bench mutants peers demo demo-cache format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,19 +77,18 @@ check: $(TESTS)  ## lint, types, layout and the words of the docs, under a minut
 		tests/test_imports.py tests/test_layout.py tests/docs/test_references.py tests/docs/test_words.py
 
 quick: build $(TESTS)  ## the tests that need no servers, under a minute
-	$(BIN)/python -m pytest -q --numprocesses auto --hypothesis-profile=quick -m 'not servers and not slow' tests
+	$(BIN)/python -m pytest -q --numprocesses auto --hypothesis-profile=quick -m 'not servers and not full' tests
 
 # Tests mostly wait for servers, so two cores have time for three jobs. Each starts its own, which
 # with Spark take about 6 GB.
 JOBS ?= 3
 
-test: build $(TESTS)  ## each claim once, on real servers
-	@$(MAKE) --no-print-directory --jobs 2 $(OLD_SPARK)/.installed $(JAVA_CLASSES)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) tests
+test: build $(TESTS) $(JAVA_CLASSES)  ## the tests that take seconds, on real servers, in minutes
+	$(BIN)/python -m tests --numprocesses $(JOBS) tests
 
-test-long: build $(TESTS)  ## longer forms of tests, on real servers; before each release
-	@$(MAKE) --no-print-directory --jobs 2 $(OLD_SPARK)/.installed $(JAVA_CLASSES)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) -m long tests
+test-all: build $(TESTS) $(JAVA_CLASSES) $(OLD_SPARK)/.installed  ## all tests, then the containers; more than an hour
+	$(BIN)/python -m tests -m '' --numprocesses $(JOBS) tests
+	@$(MAKE) --no-print-directory test-ecosystem
 
 test-ecosystem: build $(TESTS) $(JAVA_CLASSES)  ## docker/compose.yaml on a Docker engine, which root on Debian gets without one
 	$(BIN)/python -m tests.ecosystem

@@ -92,6 +92,8 @@ def real_servers(pytestconfig: pytest.Config) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, options in options_of_tests().items():
             patch.setenv(name, options)
+        # A Python of Spark's that dies of a signal prints where it was.
+        patch.setenv("PYTHONFAULTHANDLER", "1")
         yield
 
 

@@ -1,4 +1,4 @@
-"""How many examples Hypothesis generates: half of them in `make test`, fewer in `make quick`."""
+"""How many examples Hypothesis generates: half of them in tests, fewer in `make quick`."""
 
 from hypothesis import settings
 

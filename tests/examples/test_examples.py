@@ -27,6 +27,8 @@ from tests.producers.session.producing import wait_for
 from tests.repository import ROOT
 from tests.shardstream.command_line import Background, background, streaming, write_settings
 
+pytestmark = pytest.mark.full
+
 EXAMPLES = ROOT / "examples"
 TABLE = "shop.products"
 IDS = range(1, 25)

@@ -36,6 +36,8 @@ from topics.kafka.client import ClientConfig, check_reachable
 from topics.progress.copy_topic import CopyState
 from topics.records.vevent import Op
 
+pytestmark = pytest.mark.full
+
 # One for the connections that were killed, and one for a login that is tried again. Others are not.
 RECONNECTS_MAX = 2
 # A person waits less for an answer; the broker is on loopback.

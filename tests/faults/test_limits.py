@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.faults.disks import small_disk
@@ -20,6 +22,8 @@ from tests.producers.session.producing import (
 )
 from tests.program_starter import StartedProgram
 from tests.shardstream.command_line import Background, background, run, streaming, write_settings
+
+pytestmark = pytest.mark.full
 
 SPARE_BYTES = 48 * 1024 * 1024
 ROW_BYTES = 80_000_000

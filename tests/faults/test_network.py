@@ -22,6 +22,8 @@ from tests.producers.session.workload import Workload, check_all
 from tests.topics.shard_writer import provision
 from topics.kafka.client import ClientConfig
 
+pytestmark = pytest.mark.full
+
 # Instead of half a minute and a minute: what a silent connection costs before it is given up.
 ANSWER_S = 3
 REQUEST_MS = "4000"

@@ -25,6 +25,10 @@ from tests.topics.shard_writer import provision
 from topics.errors import NoBrokerAnswers
 from topics.stream.subscriber import StreamSubscriber
 
+pytestmark = pytest.mark.full
+
+ROUNDS = 4
+
 
 class Reader:
     """A reader that keeps the position of its last event, and goes on there when started again."""
@@ -82,9 +86,8 @@ class Producer:
             self._process.kill()
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_parts_stopped_and_started_in_any_order(
-    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str, rounds: int
+    start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """F39: database, broker, producer and reader stop and start at random, and all converges."""
     database: DatabaseFixture = start_mysql()
@@ -105,7 +108,7 @@ def test_parts_stopped_and_started_in_any_order(
         producer.start()
         reader.start()
         with Workload(database, name):
-            for _ in range(rounds):
+            for _ in range(ROUNDS):
                 read = len(reader.seqs)
                 wait_for("rows come through", lambda read=read: reader.has(read + 50))  # type: ignore[misc]
                 for each in draw.sample(sorted(parts), len(parts)):

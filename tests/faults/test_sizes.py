@@ -34,6 +34,8 @@ from topics.progress.codec import decode_progress
 from topics.schemas import open_schema_ids
 from topics.stream.subscriber import StreamSubscriber
 
+pytestmark = pytest.mark.full
+
 MIB = 1024 * 1024
 ROW_BYTES_MAX = 96 * MIB
 LIMIT_BYTES = 112 * MIB
@@ -47,7 +49,6 @@ RECURSION = {Flavor.MYSQL: "cte_max_recursion_depth", Flavor.MARIADB: "max_recur
 TRIES = 3
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("flavor", [Flavor.MYSQL, Flavor.MARIADB], ids=str)
 def test_rows_of_a_hundred_megabytes(
     request: pytest.FixtureRequest, kafka: KafkaCluster, keyspace: str, flavor: Flavor

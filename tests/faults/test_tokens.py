@@ -33,6 +33,7 @@ from topics.kafka.consumer import StreamConsumer
 from topics.kafka.oauth import current_token
 
 
+@pytest.mark.full
 def test_tokens_that_end_stop_nobody(
     mysql_a: DatabaseFixture, listening: ListeningCluster, keyspace: str, tmp_path: Path
 ) -> None:
@@ -68,6 +69,7 @@ def test_tokens_that_end_stop_nobody(
     assert reader.seqs == [event.seq for event in log.events][-5:]
 
 
+@pytest.mark.full
 def test_refused_logins_of_a_reader_are_an_outage(
     listening: ListeningCluster, keyspace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,14 +90,15 @@ def findings(settings: ShardProducerSettings) -> tuple[list[str], list[str]]:
     return [str(p) for p in found.problems], [w.removeprefix(before) for w in found.warnings]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "service",
     [
         RDS_MYSQL,
-        pytest.param(AZURE_MYSQL, marks=pytest.mark.long),
-        pytest.param(RDS_MARIADB, marks=pytest.mark.long),
-        pytest.param(AURORA_MYSQL, marks=pytest.mark.long),
-        pytest.param(CLOUD_SQL, marks=pytest.mark.long),
+        AZURE_MYSQL,
+        RDS_MARIADB,
+        AURORA_MYSQL,
+        CLOUD_SQL,
     ],
     ids=str,
 )
@@ -423,6 +424,7 @@ def test_azure_is_streamed_from_though_it_shows_no_binlogs(
     assert last.binlogs is None
 
 
+@pytest.mark.full
 def test_a_replica_of_azure_has_the_metadata_that_azure_lacks(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -445,6 +447,7 @@ def test_a_replica_of_azure_has_the_metadata_that_azure_lacks(
     assert row == {"id": 1, "e": "b"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("service", [RDS_MYSQL, RDS_MARIADB], ids=str)
 def test_retention_of_rds_is_that_of_its_procedure(
     request: pytest.FixtureRequest, kafka: KafkaCluster, keyspace: str, service: Service
@@ -525,6 +528,7 @@ def test_a_reader_of_aurora_is_left_out_with_a_sentence(
     assert any("log_bin is OFF" in status.note for status in producer.statuses)
 
 
+@pytest.mark.full
 def test_blue_and_green_continue_one_log(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -48,6 +48,8 @@ from topics.kafka.topic_settings import RECORD_BYTES_MIN
 from topics.names import ShardTopics
 from topics.progress.copy_topic import CopyState
 
+pytestmark = pytest.mark.full
+
 LARGE_BYTES = 4 * MIB
 
 # By fixture: the settings that its brokers do not report, and what preflight says of each.
@@ -96,7 +98,7 @@ def redpanda(real_servers: None, tmp_path: Path) -> Iterator[KafkaCluster]:
         cluster.proxy.close()
 
 
-@pytest.mark.parametrize("make", ["redpanda", pytest.param("old_kafka", marks=pytest.mark.long)])
+@pytest.mark.parametrize("make", ["redpanda", "old_kafka"])
 def test_rows_go_through_a_broker_that_knows_fewer_settings(
     request: pytest.FixtureRequest,
     make: str,

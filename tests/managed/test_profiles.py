@@ -71,12 +71,13 @@ WITH_TOKENS = ("msk-serverless", "confluent-dedicated")
 TARGETS = ("-80", "80-")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "service",
     [
         "confluent-basic",
-        pytest.param("msk-serverless", marks=pytest.mark.long),
-        pytest.param("confluent-dedicated", marks=pytest.mark.long),
+        "msk-serverless",
+        "confluent-dedicated",
     ],
     indirect=True,
 )
@@ -144,16 +145,9 @@ def test_nothing_is_lost_or_repeated_on_a_service(
 @pytest.mark.parametrize(
     ("service", "databases"),
     [
-        pytest.param(
-            "msk-serverless", (AZURE_MYSQL, AZURE_MYSQL, RDS_MYSQL), marks=pytest.mark.long
-        ),
-        pytest.param(
-            "confluent-basic", (RDS_MARIADB, RDS_MARIADB, RDS_MARIADB), marks=pytest.mark.long
-        ),
-        pytest.param(
-            *("confluent-dedicated", (AURORA_MYSQL, AURORA_MYSQL, CLOUD_SQL)),
-            marks=pytest.mark.long,
-        ),
+        ("msk-serverless", (AZURE_MYSQL, AZURE_MYSQL, RDS_MYSQL)),
+        ("confluent-basic", (RDS_MARIADB, RDS_MARIADB, RDS_MARIADB)),
+        ("confluent-dedicated", (AURORA_MYSQL, AURORA_MYSQL, CLOUD_SQL)),
     ],
     indirect=["service"],
     ids=["azure-mysql", "rds-mariadb", "aurora-mysql"],

@@ -1,4 +1,4 @@
-"""Passwords and tokens that end every twenty seconds, for longer than `make test` can wait."""
+"""Passwords and tokens that end every twenty seconds, for longer than other tests can wait."""
 
 import json
 import os
@@ -53,7 +53,7 @@ from tests.shardstream.streams.process_clients import curl
 from topics.kafka.client import OAUTH_COMMAND, ClientConfig
 from topics.records.vevent import EventType, VEvent
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.full
 
 # An hour of a service: LIFE_S=60 LIVES=60.
 LIFE_S = int(os.environ.get("LIFE_S", "20"))

@@ -30,13 +30,14 @@ from topics.names import ShardTopics
 from topics.reading.planner import ShardRange
 from topics.stream.log_reader import ShardLogReader
 
+pytestmark = pytest.mark.full
+
 # Ten seconds of a quota may be taken at once. All is read twice, so both are exceeded.
 BYTES_PER_S = 50_000
 ROW_BYTES = 50_000
 WITHOUT_ROWS_S = 1.0
 
 
-@pytest.mark.long
 def test_clients_that_are_throttled_or_cut_off_when_idle_lose_nothing(
     msk: ManagedCluster, mysql_a: DatabaseFixture, keyspace: str
 ) -> None:

@@ -22,6 +22,8 @@ from topics.kafka.client import ClientConfig, open_admin
 from topics.kafka.provisioning import provision_keyspace
 from topics.names import topology_topic
 
+pytestmark = pytest.mark.full
+
 # Beyond the largest record of confluent-dedicated.
 DEDICATED_LARGE_BYTES = 24 * MIB
 

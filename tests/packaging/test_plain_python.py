@@ -12,6 +12,8 @@ from tests.repository import ROOT
 from tests.shardstream.command_line import write_settings
 from tests.spark_consumers.shop import Shop
 
+pytestmark = pytest.mark.full
+
 ROWS = 20
 
 # Two shards, so two tasks; one worker process runs both.
@@ -38,7 +40,6 @@ def warnings_in(stderr: str) -> int:
     return sum(PLAIN_WARNING in line for line in stderr.splitlines())
 
 
-@pytest.mark.long
 def test_a_spark_worker_warns_once(plain_root: Path, kafka: KafkaCluster, keyspace: str) -> None:
     """A worker process logs one warning, however many tasks it runs; a compiled one logs none."""
     shop = Shop(kafka.bootstrap_servers, keyspace)

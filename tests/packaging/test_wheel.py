@@ -21,7 +21,7 @@ from tests.packaging.environment import BUILD_S_MAX, Installation, checked, link
 from tests.producers.decoder.decoding import decode
 from tests.repository import PACKAGES, ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 FOLDERS = tuple(f"{name}/" for name in PACKAGES)
 FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
@@ -112,7 +112,6 @@ def test_the_source_distribution_holds_what_a_build_needs(sdist: Path) -> None:
     assert not [n for n in names if n.startswith(others) or n.endswith(".so")]
 
 
-@pytest.mark.long
 def test_the_wheel_holds_compiled_modules_and_types(compiled_wheel: Path) -> None:
     """Every compiled module beside its source, the libraries, py.typed in each package."""
     with ZipFile(compiled_wheel) as archive:
@@ -138,7 +137,6 @@ def test_the_wheel_holds_every_file_that_is_no_module(source: Path, wheel: Path)
     assert {name for name in names if not name.endswith((".py", ".so"))} == expected
 
 
-@pytest.mark.long
 def test_the_installed_decoder_is_compiled_and_decodes(
     compiled_wheel: Path, tmp_path: Path
 ) -> None:

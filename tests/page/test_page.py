@@ -56,6 +56,7 @@ def looked(keyspace: str) -> KeyspaceView:
     return busy_keyspace(keyspace, HOSTILE if keyspace == "hostile" else "db-a:3306")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_accessible_and_safe(browser: Browser, scheme: str) -> None:
     """Axe finds no fault, names are text, nothing is asked of other hosts, no error is logged."""
@@ -217,6 +218,7 @@ def split(config: Path, kafka: KafkaCluster, keyspace: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 def test_a_live_keyspace(
     browser: Browser,
     *,
@@ -271,6 +273,7 @@ def test_a_live_keyspace(
 STATES = "[...document.querySelectorAll('td.state')].map((cell) => cell.textContent)"
 
 
+@pytest.mark.full
 def test_an_outage_of_kafka(
     browser: Browser,
     tmp_path: Path,

@@ -25,6 +25,8 @@ from topics.progress.committed_tail import LogTail, read_committed_tail
 from topics.progress.record import Progress
 from topics.records.vevent import EventType, Op
 
+pytestmark = pytest.mark.full
+
 # The broker that goes away, and one that stays.
 LOST, KEPT = 1, 2
 

@@ -40,6 +40,8 @@ from topics.keyspace.topology import (
 from topics.names import ShardTopics
 from topics.progress.copy_topic import read_copies
 
+pytestmark = pytest.mark.full
+
 
 class Keyspace:
     """A source `-` with empty tables and its topology; two empty servers."""

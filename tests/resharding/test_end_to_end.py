@@ -38,6 +38,8 @@ from topics.keyspace.topology import ReshardState
 from topics.records.vevent import VEvent
 from topics.stream.subscriber import StreamSubscriber
 
+pytestmark = pytest.mark.full
+
 APPLIER_KILLS = 2
 SEED = 20261121
 FENCED_STATUS = 3
@@ -64,7 +66,6 @@ class ChangeLog:
         self._running.wait_for(f"{rows} rows", has_rows)
 
 
-@pytest.mark.long
 def test_split_and_merge_under_load_with_kills(
     clean_servers: list[DatabaseFixture],
     kafka: KafkaCluster,
@@ -107,7 +108,6 @@ def test_split_and_merge_under_load_with_kills(
         check_change_log(changelog.path, len(reader.events), held, schema)
 
 
-@pytest.mark.long
 def test_two_become_three_on_mariadb(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str, tmp_path: Path
 ) -> None:

@@ -145,6 +145,7 @@ def look(world: Switchable) -> tuple[SourceProgress, dict[str, TargetProgress]]:
     return source_state(topology, servers[SOURCE], accounts, reshard_id, log), targets
 
 
+@pytest.mark.full
 def test_servers_and_logs_say_how_far_a_reshard_is(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import (
@@ -26,6 +28,8 @@ from tests.resharding.stream_checks import check_order, replayed, served_part
 from tests.resharding.switchable import APP, make_account
 from tests.resharding.writers import at_work, make_tables, rows_of
 from topics.records.vevent import Op, VEvent
+
+pytestmark = pytest.mark.full
 
 HALVES = ("-80", "80-")
 MERGED = "-.2"

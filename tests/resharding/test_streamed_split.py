@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
+
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.local_server import free_ports
 from tests.database_servers import DatabaseFixture
@@ -22,6 +24,8 @@ from tests.shardstream.streams.process_clients import (
     node,
 )
 from tests.shardstream.streams.received import Received
+
+pytestmark = pytest.mark.full
 
 HALVES = ("-80", "80-")
 Opened = Callable[[Path, str], ProcessClient | PageClient]

@@ -34,6 +34,8 @@ from topics.progress.copy_topic import (
     record_key,
 )
 
+pytestmark = pytest.mark.full
+
 # The rows written at first, and some hundred of the writers'.
 SEQS_MIN = 2_800
 

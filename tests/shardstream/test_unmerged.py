@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from shardstream import ClientConfig, EventType, Subscriber, Unmerged, VEvent
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.shardstream.command_line import background, streaming, write_settings
 from tests.topics.subscribing import taken
+
+pytestmark = pytest.mark.full
 
 
 def test_a_killed_producer_delays_no_other_shard(

@@ -14,6 +14,8 @@ from tests.spark_consumers.shop import Change, Shop
 from tests.topics.shard_writer import CELL_US
 from topics.records.vevent import Row
 
+pytestmark = pytest.mark.full
+
 HOMES = {"-80": b"\x10", "80-": b"\x90"}
 
 
@@ -35,7 +37,6 @@ def put(shop: Shop, shard: str, before: Row | None, after: Row | None) -> None:
     promise(shop)
 
 
-@pytest.mark.long
 def test_the_same_key_on_two_shards_is_two_rows_and_two_keys(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def record(
     return ("ROW", "", before, after, key, old_key, absent, shard, seq, time_us, *homes, None)
 
 
+@pytest.mark.full
 def test_a_batch_has_the_last_change_of_each_key_and_home(spark: SparkSession) -> None:
     """A move by DELETE and INSERT, one by UPDATE, a key that changes, a table without homes."""
     records = [

@@ -19,6 +19,8 @@ from tests.spark_consumers.executor_kills import is_executor, is_worker, killing
 from tests.spark_consumers.local_cluster import LocalCluster
 from tests.spark_consumers.shop import Shop
 
+pytestmark = pytest.mark.full
+
 KEYS = 40
 
 
@@ -35,7 +37,6 @@ def in_second_batch(folder: Path) -> Callable[[], bool]:
     return (folder / "checkpoint" / "offsets" / "1").exists
 
 
-@pytest.mark.long
 def test_table_topics_are_written_by_executors_of_their_own(
     cluster: LocalCluster, shop: Shop, tmp_path: Path
 ) -> None:
@@ -75,7 +76,6 @@ def test_executors_keep_the_current_state(
     assert rows_of(table_at(tmp_path)) == sales.expected() == history_at(tmp_path, None)
 
 
-@pytest.mark.long
 def test_executors_stage_and_the_driver_applies(
     cluster: LocalCluster, shop: Shop, postgres: PostgresFixture, tmp_path: Path
 ) -> None:

@@ -17,6 +17,8 @@ from tests.spark_consumers.reshards import MERGE, SECOND_US, SPLIT, Keyspace, re
 from tests.topics.shard_writer import START_US
 from topics.kafka.client import ClientConfig
 
+pytestmark = pytest.mark.full
+
 WAIT_S = 90.0
 
 

@@ -25,6 +25,7 @@ PARTITIONS = 4
 KEYS = 40
 
 
+@pytest.mark.full
 def test_a_sink_gets_the_rows_of_its_tables_and_all_statements(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
@@ -86,6 +87,7 @@ def write_steps(shop: Shop) -> None:
         writer.promise(shop.now_us)
 
 
+@pytest.mark.full
 def test_a_task_sees_all_changes_of_its_keys_and_all_statements(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:

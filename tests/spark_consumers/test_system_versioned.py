@@ -26,6 +26,8 @@ from tests.sinks.table_topics.topic_queries import last_rows, read_topic, topic_
 from tests.spark_consumers.versioned_tables import change_tables, present_rows, tables_for
 from topics.progress.record import GRID_US
 
+pytestmark = pytest.mark.full
+
 KEYLESS = (
     "CREATE TABLE keyless (id INT, v INT) WITH SYSTEM VERSIONING",
     "INSERT INTO keyless VALUES (1, 1), (1, 1), (2, 2)",
@@ -34,7 +36,6 @@ KEYLESS = (
 )
 
 
-@pytest.mark.long
 def test_lakes_and_topics_have_the_present_rows(
     spark: SparkSession,
     mariadb_a: DatabaseFixture,

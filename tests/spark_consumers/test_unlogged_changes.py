@@ -51,12 +51,13 @@ from topics.progress.copy_topic import CopyState, read_copies
 from topics.progress.record import GRID_US
 from topics.stream.subscriber import StreamSubscriber
 
+pytestmark = pytest.mark.full
+
 DROPPED = "dropped"
 Rows = dict[int, dict[str, Any]]
 Runs = tuple[Callable[[], object], ...]
 
 
-@pytest.mark.long
 def test_every_sink_has_the_rows_of_the_server(
     spark: SparkSession,
     mysql_a: DatabaseFixture,

@@ -21,6 +21,8 @@ from topics.records.skip_record import Skip, SkipKind
 from topics.records.statement_record import STATEMENT_SCHEMA_TEXT
 from topics.records.vevent import EventType, Op, VEvent
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def memory() -> Opened:

@@ -133,6 +133,7 @@ def test_the_loser_of_the_lease_reports_no_more(
     assert reader.last.position.shards["-"].seq < writer.written[1].seq
 
 
+@pytest.mark.full
 def test_floors_are_made_at_the_ends_of_the_logs(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
 ) -> None:
@@ -154,6 +155,7 @@ def test_floors_are_made_at_the_ends_of_the_logs(
         assert client.fill("order:1", left.written[-1].token, right.written[-1].token)
 
 
+@pytest.mark.full
 @on_each_store
 def test_a_flushed_store_is_closed_until_its_floors_are_made(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
@@ -179,6 +181,7 @@ def test_a_flushed_store_is_closed_until_its_floors_are_made(
         client.wait_applied(writer.written[2])
 
 
+@pytest.mark.full
 @on_each_store
 def test_a_new_connection_reads_the_position_back(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
@@ -197,6 +200,7 @@ def test_a_new_connection_reads_the_position_back(
         assert not any(status.note.startswith("64 node") for status in running.told[5:])
 
 
+@pytest.mark.full
 def test_a_restart_ten_seconds_back(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
 ) -> None:
@@ -221,6 +225,7 @@ def test_a_restart_ten_seconds_back(
         assert client.floor("order:6").generation == before.generation
 
 
+@pytest.mark.full
 def test_a_change_while_no_invalidator_runs(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
 ) -> None:
@@ -239,6 +244,7 @@ def test_a_change_while_no_invalidator_runs(
         assert running.counters.generations_renewed == 0
 
 
+@pytest.mark.full
 def test_a_start_at_the_latest_place_takes_all_values_out_of_use(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
 ) -> None:
@@ -257,6 +263,7 @@ def test_a_start_at_the_latest_place_takes_all_values_out_of_use(
         assert client.fill("order:2", writer.written[1].token)
 
 
+@pytest.mark.full
 def test_a_position_that_retention_has_overtaken(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
 ) -> None:
@@ -280,6 +287,7 @@ def test_a_position_that_retention_has_overtaken(
         client.wait_applied(writer.written[-1])
 
 
+@pytest.mark.full
 def test_a_dead_shard_delays_no_other(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
 ) -> None:
@@ -298,6 +306,7 @@ def test_a_dead_shard_delays_no_other(
         client.wait_applied(*dead.written[1:])
 
 
+@pytest.mark.full
 def test_two_at_once(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
 ) -> None:
@@ -323,6 +332,7 @@ def test_two_at_once(
             back.end()
 
 
+@pytest.mark.full
 def test_the_lease_spares_double_work(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
 ) -> None:

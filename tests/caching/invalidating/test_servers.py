@@ -1,5 +1,7 @@
 """An invalidator behind real producers and database servers of both families."""
 
+import pytest
+
 from caching.key_map import KeyMap
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.caching.invalidating.invalidating import Client, invalidating
@@ -14,6 +16,8 @@ from tests.producers.session.producing import (
 )
 from tests.topics.shard_writer import provision
 from topics.records.vevent import EventType
+
+pytestmark = pytest.mark.full
 
 
 def test_rows_and_ddl_of_a_server(

@@ -72,6 +72,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "REPORT_S", 0.1)
 
 
+@pytest.mark.full
 @on_each_store
 def test_it_finds_an_entry_that_was_spoiled(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
@@ -103,6 +104,7 @@ def test_it_finds_an_entry_that_was_spoiled(
             assert note.startswith(f"order:3 is stale: {LATE_S} s after a change of shard -")
 
 
+@pytest.mark.full
 def test_it_sees_that_nobody_invalidates(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
 ) -> None:

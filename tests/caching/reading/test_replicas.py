@@ -55,6 +55,7 @@ def held_back(pair: Pair) -> Iterator[None]:
         wait_same(pair.replica, pair.primary)
 
 
+@pytest.mark.full
 def test_the_preferred_server_is_asked_before_those_of_its_role(pair: Pair) -> None:
     """Roles come first, for they decide; a name that no server has changes nothing."""
     with reader_of(pair.replica, pair.replica, pair.primary) as reader:
@@ -185,6 +186,7 @@ def test_a_replica_that_catches_up_is_waited_for(pair: Pair) -> None:
     assert (found.has_waited, found.is_primary) == (True, False)
 
 
+@pytest.mark.full
 def test_a_replica_claims_nothing_that_its_rows_lack(pair: Pair) -> None:
     """With parallel appliers, every transaction of the token is in the rows."""
     claims = claims_beside_writers(pair.primary, pair.replica, pair.name, "FLUSH BINARY LOGS")

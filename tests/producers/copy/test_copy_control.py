@@ -27,6 +27,7 @@ from topics.progress.copy_topic import CopyAction, CopyState, read_copies
 from topics.records.vevent import Op
 
 
+@pytest.mark.full
 def test_tables_are_refused_by_name_and_conditions_hold(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -68,6 +69,7 @@ def test_tables_are_refused_by_name_and_conditions_hold(
     assert replay_upserts(log, name, "t") == wanted
 
 
+@pytest.mark.full
 def test_definition_changes_while_a_table_is_copied(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -118,6 +120,7 @@ def test_definition_changes_while_a_table_is_copied(
             assert event.after.get("c", 5) == 5
 
 
+@pytest.mark.full
 def test_copy_waits_while_the_server_is_busy(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -163,6 +166,7 @@ def test_a_window_is_spoiled_by_what_came_since() -> None:
     assert spoiled(Window(13, 100), watch) == ""
 
 
+@pytest.mark.full
 def test_a_row_that_cannot_be_logged_fails_its_copy_alone(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

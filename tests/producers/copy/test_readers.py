@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from producers.filters.rules import FilterRule, FilterSettings, TablePattern
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
@@ -11,6 +13,8 @@ from tests.topics.shard_writer import provision
 from topics.progress.copy_topic import CopyState
 from topics.records.vevent import EventType, Op
 from topics.stream.subscriber import StreamSubscriber
+
+pytestmark = pytest.mark.full
 
 
 def test_subscriber_starts_with_a_copy(

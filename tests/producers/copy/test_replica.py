@@ -4,6 +4,7 @@ import threading
 from dataclasses import replace
 from typing import Self
 
+import pytest
 from pymysql.cursors import DictCursor
 
 from event_token import Flavor
@@ -32,6 +33,8 @@ from tests.producers.session.producing import (
 from topics.names import ShardTopics
 from topics.progress.copy_topic import CopyState, read_copies
 from topics.records.vevent import EventType
+
+pytestmark = pytest.mark.full
 
 ROWS = 2_000
 

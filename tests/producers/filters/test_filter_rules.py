@@ -48,6 +48,7 @@ def refusal(settings: ShardProducerSettings) -> str:
     return str(error)
 
 
+@pytest.mark.full
 def test_rules_hold_until_a_ddl_breaks_them(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -17,6 +17,8 @@ from tests.producers.lanes.lanes import (
 )
 from tests.producers.lanes.search import Found, Search
 
+pytestmark = pytest.mark.full
+
 
 def fences(lane: int, ids: int = 2) -> tuple[Operation, ...]:
     """Take all ids of a lane, as an operator's command does it."""
@@ -127,7 +129,6 @@ WALKS: Final = 12
 STEPS: Final = 150
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_state_of_a_small_setting_is_right_and_comes_to_rest(name: str) -> None:
     """All interleavings of calls and faults: served once, and no lane is taken over twice."""
@@ -140,7 +141,6 @@ def test_every_state_of_a_small_setting_is_right_and_comes_to_rest(name: str) ->
     assert searched.takeovers <= setting.lane_count + others
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", LEFT_OUT)
 def test_each_rule_is_needed(rule: str) -> None:
     """A process that does not keep the rule breaks a property in some state."""
@@ -150,7 +150,6 @@ def test_each_rule_is_needed(rule: str) -> None:
         Search(Model(SETTINGS[setting], rules)).everything()
 
 
-@pytest.mark.slow
 def test_random_histories_of_more_lanes_end_right() -> None:
     """Three processes and lanes, with a move, a reshard, a producer by hand and all faults."""
     search = Search(Model(LARGE))

@@ -19,6 +19,8 @@ from tests.producers.session.producing import (
     warnings_of,
 )
 
+pytestmark = pytest.mark.full
+
 
 def lossy(server: ServerSettings, flavor: Flavor) -> dict[str, str]:
     """What preflight says of durability: the fix by variable."""

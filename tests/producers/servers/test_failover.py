@@ -40,6 +40,8 @@ from tests.producers.session.producing import (
 )
 from tests.producers.session.workload import Workload, check_all
 
+pytestmark = pytest.mark.full
+
 KILLS = 3
 
 

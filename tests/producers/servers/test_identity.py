@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
+import pytest
+
 from databases.sql import rows
 from event_token import Flavor
 from producers.errors import ServerBehindLog, WrongServer
@@ -25,6 +27,8 @@ from tests.producers.session.producing import (
     wait_for,
     warnings_of,
 )
+
+pytestmark = pytest.mark.full
 
 INSERT = "INSERT INTO shop.t VALUES ({})"
 

@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
+import pytest
 from pymysql.cursors import Cursor
 from pymysql.err import MySQLError
 
@@ -15,6 +16,8 @@ from tests.producers.decoder.statements_apart import (
     new_account,
     statement_catalog,
 )
+
+pytestmark = pytest.mark.full
 
 SEED = 27
 STATEMENTS = 500

@@ -29,8 +29,8 @@ from tests.producers.decoder.statements_apart import ahead_of, new_account, serv
 from tests.producers.session.producing import settings_alone
 from topics.progress.copy_topic import ProvedTable, decode
 
-# Each is another one: those of the long form begin with those of the short one.
-HISTORIES: Final = (40, pytest.param(60, marks=pytest.mark.long))
+# Each is another one.
+HISTORIES: Final = 60
 STEPS: Final = 14
 GRANTS: Final = "REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.*"
 # Each leaves the table map as it is, or may do so: only the names or the labels tell.
@@ -242,11 +242,11 @@ def histories(minimal: DatabaseFixture, number: int, lag_max: int) -> Iterator[H
         yield history
 
 
-@pytest.mark.parametrize("number", HISTORIES)
-def test_no_interleaving_gives_a_wrong_name(minimal: DatabaseFixture, number: int) -> None:
+@pytest.mark.full
+def test_no_interleaving_gives_a_wrong_name(minimal: DatabaseFixture) -> None:
     """Wherever the question falls among rows and definitions: the truth, or a halt by name."""
     rows = halts = cut_off = 0
-    for history in histories(minimal, number, lag_max=6):
+    for history in histories(minimal, HISTORIES, lag_max=6):
         rows += history.check()
         cut_off += history.cut_off
         if history.halted:
@@ -255,15 +255,15 @@ def test_no_interleaving_gives_a_wrong_name(minimal: DatabaseFixture, number: in
             assert "has executed" in history.halted or "is not on" in history.halted
 
     assert rows > 100
-    assert 5 < halts < number - 5
+    assert 5 < halts < HISTORIES - 5
     assert cut_off > 20
 
 
-@pytest.mark.parametrize("number", HISTORIES)
-def test_a_stream_that_keeps_up_never_halts(minimal: DatabaseFixture, number: int) -> None:
+@pytest.mark.full
+def test_a_stream_that_keeps_up_never_halts(minimal: DatabaseFixture) -> None:
     """Each statement is read before the next one: every row is proved, restarts included."""
     rows = 0
-    for history in histories(minimal, number, lag_max=0):
+    for history in histories(minimal, HISTORIES, lag_max=0):
         assert history.halted == ""
         rows += history.check()
 
@@ -552,6 +552,7 @@ def test_what_was_found_ahead_is_worth_nothing_where_the_server_lost_it(
     assert not is_at_its_place(server, last)
 
 
+@pytest.mark.full
 def test_a_table_that_is_locked_is_waited_for(minimal: DatabaseFixture) -> None:
     """Both questions name it while they wait, and end by name when it takes too long."""
     name, user = minimal.new_database(), new_account(minimal)

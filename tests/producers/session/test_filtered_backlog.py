@@ -12,6 +12,8 @@ from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import executed
 from tests.producers.session.producing import producing, read_log, settings_of, wait_caught_up
 
+pytestmark = pytest.mark.full
+
 TRANSACTIONS = 1_500
 ROWS = 20_000  # of one transaction: more bytes than are read at once
 

@@ -130,6 +130,7 @@ def test_a_primary_without_an_end_that_is_in_the_log_gets_no_rows(mysql_a: Datab
         )
 
 
+@pytest.mark.full
 def test_heads_follow_what_the_replica_has_applied(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -177,6 +178,7 @@ def test_heads_follow_what_the_replica_has_applied(
     assert internal <= {EventType.DDL}
 
 
+@pytest.mark.full
 def test_replica_alone_is_warned_of(start_mysql: StartServer, mysql_a: DatabaseFixture) -> None:
     """Without a primary in the list no rows can be written; one alone needs them if always.
 

@@ -56,6 +56,7 @@ def clients() -> set[int]:
     return {id(each) for each in found if type(each) is Producer} - of_schemas
 
 
+@pytest.mark.full
 def test_outage_beyond_all_limits_ends_in_a_halt_and_loses_nothing(
     mysql_a: DatabaseFixture,
     kafka: KafkaCluster,
@@ -104,6 +105,7 @@ def test_outage_beyond_all_limits_ends_in_a_halt_and_loses_nothing(
     assert replay(log, name, "t") == table_rows(mysql_a, name, "t")
 
 
+@pytest.mark.full
 def test_transaction_beyond_the_brokers_limit_is_named(
     mysql_a: DatabaseFixture,
     kafka: KafkaCluster,
@@ -163,6 +165,7 @@ def test_batches_of_many_rows_fit_the_topic(
     assert not any(progress.in_parts for progress in log.progress)
 
 
+@pytest.mark.full
 def test_log_that_does_not_live_for_ever_is_warned_of(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

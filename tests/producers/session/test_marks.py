@@ -31,6 +31,8 @@ from topics.keyspace.topology import (
 from topics.progress.record import Mark, MarkKind
 from topics.records.vevent import EventType, Op
 
+pytestmark = pytest.mark.full
+
 COLUMNS = "(reshard_id, kind, sources, targets, hop_time_us, keyspace)"
 END_VALUES = "('r1', 'END', '[\"-\"]', '[\"-80\",\"80-\"]', NULL, '{keyspace}')"
 BEGIN_VALUES = "('r2', 'BEGIN', '[\"c0-\"]', '[\"c0-e0\",\"e0-\"]', 1, '{keyspace}')"

@@ -16,34 +16,27 @@ from tests.producers.session.workload import SEED, Workload, check_all, process
 from topics.kafka.client import open_admin
 from topics.names import ShardTopics
 
+pytestmark = pytest.mark.full
+
 # One while it starts, the others while it streams; the first and the last are frozen before.
-KILLS, KILLS_LONG = 4, 6
+KILLS = 6
 # Long enough for the workload to fill transactions, short enough to be cut off inside them.
 LIFE_S_MAX = 1.5
 # A start takes about this long when nothing else runs.
 START_S_MAX = 2.5
 
 
-@pytest.mark.parametrize(
-    ("family", "kills"),
-    [
-        ("mariadb_a", KILLS),
-        pytest.param("mysql_a", KILLS_LONG, marks=pytest.mark.long),
-        pytest.param("mariadb_a", KILLS_LONG, marks=pytest.mark.long),
-    ],
-)
 def test_kills_at_random_moments_lose_and_repeat_nothing(
-    request: pytest.FixtureRequest, kafka: KafkaCluster, keyspace: str, family: str, kills: int
+    database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
     """F01: Producers die under load, some frozen before; the log shows no trace of it."""
-    database: DatabaseFixture = request.getfixturevalue(family)
     name = database.new_database()
     settings = settings_of(database, kafka, keyspace, commit_rows=50)
     draw = random.Random(SEED)
     with producing(settings):
         wait_caught_up(settings)
     with Workload(database, name):
-        for kill in range(kills):
+        for kill in range(KILLS):
             with process(settings) as producer:
                 if kill == 0:
                     # While it starts, fences and resumes.
@@ -151,7 +144,6 @@ def test_broker_restart_is_waited_out(
     assert states[-1] in STREAMS
 
 
-@pytest.mark.long
 def test_brokers_die_and_restart_one_after_the_other(
     mysql_a: DatabaseFixture, kafka3: KafkaCluster, keyspace: str
 ) -> None:

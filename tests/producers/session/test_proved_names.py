@@ -40,6 +40,7 @@ def execute(database: DatabaseFixture, name: str, *statements: str) -> None:
             cursor.execute(statement)
 
 
+@pytest.mark.full
 def test_names_are_proved_under_load_and_kept_over_restarts(
     minimal: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -104,6 +105,7 @@ def _ids(settings: ShardProducerSettings) -> list[object]:
     return [e.after["id"] for e in events if e.table == "t" and e.after is not None]
 
 
+@pytest.mark.full
 def test_two_definitions_with_rows_between_halt_by_name(
     minimal: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -145,6 +147,7 @@ def test_minimal_metadata_is_refused_unless_it_is_to_be_proved(
     assert any("asked for in the catalog and proved" in text for text in warnings_of(settings))
 
 
+@pytest.mark.full
 def test_a_locked_table_is_waited_for_and_named(
     minimal: DatabaseFixture, kafka: KafkaCluster, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ from tests.producers.session.producing import (
 )
 from topics.records.vevent import Op
 
+pytestmark = pytest.mark.full
+
 
 def test_rolled_back_rows_never_reach_readers(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str

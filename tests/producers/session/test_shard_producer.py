@@ -71,6 +71,7 @@ def test_changes_reach_the_log_once_and_in_order(
     assert sum(e.op is Op.INSERT for e in log.events) == 100
 
 
+@pytest.mark.full
 def test_progress_has_the_true_offsets_after_an_aborted_foreign_record(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -99,6 +100,7 @@ def test_progress_has_the_true_offsets_after_an_aborted_foreign_record(
     assert sorted(replay(log, name, "t")) == [0, 1, 2, 3]
 
 
+@pytest.mark.full
 def test_head_moves_while_nothing_is_written(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -119,6 +121,7 @@ def test_head_moves_while_nothing_is_written(
     assert all(p.lag_ms == 0 and p.ticks == () for p in log.progress)
 
 
+@pytest.mark.full
 def test_second_life_goes_on_where_the_first_ended(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -144,6 +147,7 @@ def test_second_life_goes_on_where_the_first_ended(
     assert not any("is ignored" in status.note for status in third.statuses)
 
 
+@pytest.mark.full
 def test_empty_log_starts_at_a_gtid_or_at_the_earliest(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -178,6 +182,7 @@ def test_empty_log_without_a_start_is_refused(
     assert read_log(settings).progress == []
 
 
+@pytest.mark.full
 def test_newer_producer_fences_the_older(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -226,6 +231,7 @@ def test_next_server_takes_over_when_the_first_is_away(
         wait_caught_up(settings)
 
 
+@pytest.mark.full
 def test_the_last_ddl_is_told_over_restarts(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -253,6 +259,7 @@ def test_the_last_ddl_is_told_over_restarts(
     assert first.at_us in {e.commit_us for e in read_log(settings).events}
 
 
+@pytest.mark.full
 def test_purged_binlogs_stop_the_shard(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -275,6 +282,7 @@ def test_purged_binlogs_stop_the_shard(
     check_reason(settings, error)
 
 
+@pytest.mark.full
 def test_server_that_lost_transactions_stops_the_shard(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -294,6 +302,7 @@ def test_server_that_lost_transactions_stops_the_shard(
     assert settings.keyspace in str(error)
 
 
+@pytest.mark.full
 def test_stop_comes_through_in_the_middle_of_a_transaction(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -362,6 +371,7 @@ def test_statement_in_the_binlog_stops_the_shard(
     check_reason(settings, error)
 
 
+@pytest.mark.full
 def test_gtids_added_by_hand_are_looked_into(
     start_mysql: StartServer,
     kafka: KafkaCluster,

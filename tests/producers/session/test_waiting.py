@@ -32,6 +32,7 @@ from topics.names import ShardTopics
 REACH_S = 2.0
 
 
+@pytest.mark.full
 def test_server_that_is_away_at_the_start_is_waited_for(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -72,6 +73,7 @@ def is_unknown(admin: AdminClient, topic: str) -> bool:
     return admin.list_topics(topic, timeout=WAIT_S).topics[topic].error is not None
 
 
+@pytest.mark.full
 def test_topics_that_a_broker_does_not_know_yet_are_waited_for(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

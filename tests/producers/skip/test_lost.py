@@ -30,6 +30,8 @@ from tests.producers.session.producing import (
 from topics.records.skip_record import Skip, SkipKind
 from topics.records.vevent import EventType
 
+pytestmark = pytest.mark.full
+
 REASON = "failover of 3 May: the old primary's disk is gone"
 
 

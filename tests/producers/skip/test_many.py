@@ -25,6 +25,8 @@ from topics.keyspace.audit import operator
 from topics.records.skip_record import Skip, SkipKind
 from topics.records.vevent import EventType
 
+pytestmark = pytest.mark.full
+
 REASON = "ticket 18: partitions exchanged every hour"
 
 

@@ -24,6 +24,8 @@ from tests.producers.session.producing import (
 from topics.records.skip_record import Skip
 from topics.records.vevent import EventType
 
+pytestmark = pytest.mark.full
+
 REASON = "a dump with SET gtid_seq_no was loaded"
 
 

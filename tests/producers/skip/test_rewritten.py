@@ -26,6 +26,8 @@ from tests.producers.session.producing import (
 from topics.records.skip_record import Skip, SkipKind
 from topics.records.vevent import EventType
 
+pytestmark = pytest.mark.full
+
 REASON = "power cut in rack 7"
 
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from databases.sql import rows
 from producers.errors import HistoryRewritten
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -15,6 +17,8 @@ from tests.producers.session.producing import (
     settings_of,
     wait_for,
 )
+
+pytestmark = pytest.mark.full
 
 
 def test_reused_gtids_after_a_power_cut_stop_the_shard(

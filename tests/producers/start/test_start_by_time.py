@@ -76,6 +76,7 @@ def executed(database: DatabaseFixture) -> str:
         return str(facts_of(Flavor(database.flavor.value)).history(connection).executed)
 
 
+@pytest.mark.full
 def test_start_by_time_leaves_out_what_is_older(
     own_server: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -115,6 +116,7 @@ def test_start_by_time_leaves_out_what_is_older(
         start_at(own_server, time.time_ns() // 1000 + 60 * SECOND_US)
 
 
+@pytest.mark.full
 def test_start_behind_the_last_transaction_is_the_end(start_mysql: StartServer) -> None:
     """Nothing was committed since: the log begins with what comes."""
     server = start_mysql()

@@ -42,6 +42,7 @@ from tests.resharding.writers import rows_of, writing
 KILLS = 2
 
 
+@pytest.mark.full
 def test_reshard_under_load_with_kills(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -84,6 +85,7 @@ def test_reshard_under_load_with_kills(
         assert rows_of({shard: database}, schema) == wanted
 
 
+@pytest.mark.full
 def test_what_stops_the_applier(
     mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -127,6 +129,7 @@ def test_what_stops_the_applier(
         assert one.orders(mysql_b) == one.orders(mysql_a)
 
 
+@pytest.mark.full
 def test_a_skip_on_the_source_stops_the_applier_until_it_is_accepted(
     mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -199,6 +202,7 @@ def test_one_applier_a_target(
         assert checkpoint_seqs(mysql_b, one.plan.reshard_id) == {"-": before["-"] + 1}
 
 
+@pytest.mark.full
 def test_a_killed_appliers_last_commit_may_come_late(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -239,6 +243,7 @@ def test_a_killed_appliers_last_commit_may_come_late(
         assert one.orders(target) == one.orders(source)
 
 
+@pytest.mark.full
 def test_a_target_that_is_a_primary_no_more_gets_no_rows(
     mariadb_servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -267,6 +272,7 @@ def test_a_target_that_is_a_primary_no_more_gets_no_rows(
         assert looked
 
 
+@pytest.mark.full
 def test_an_applier_without_rows_outlives_faults_far_apart(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:

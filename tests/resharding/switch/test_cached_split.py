@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+import pytest
+
 from caching.client.cache import CacheClient
 from caching.client.options import CacheOptions
 from caching.key_map import KeyMap
@@ -18,6 +20,8 @@ from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
 from tests.resharding.switchable import SOURCE, TARGETS, Switchable, app_session, split
 from topics.keyspace.vindexes import vindex_named
+
+pytestmark = pytest.mark.full
 
 USERS = range(95, 104)
 KEYS = [f"user:{user}" for user in USERS]

@@ -21,6 +21,8 @@ from topics.named_readers import ReadersFeed
 from topics.names import ApplierName
 from topics.progress.record import JournalKind
 
+pytestmark = pytest.mark.full
+
 FIRST, LAST = TARGETS
 
 

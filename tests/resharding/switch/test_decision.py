@@ -39,6 +39,7 @@ def judge(seed: int, without: Without = NOTHING) -> None:
     world.check_nothing_silent()
 
 
+@pytest.mark.full
 def test_every_history_ends_on_one_side() -> None:
     """A10, B17, D3: whatever happens, nothing is lost in silence, and messages name a way out.
 

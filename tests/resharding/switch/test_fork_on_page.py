@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from resharding.switch.decision import Action, SwitchStep
 from resharding.switch.executor import run_switch
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -15,6 +17,8 @@ from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_readers
 from topics.progress.record import MarkKind
 from topics.schemas import open_schema_ids
+
+pytestmark = pytest.mark.full
 
 
 def switch_seen(world: Switchable, watched: StatusRelay) -> str:

@@ -25,6 +25,8 @@ from tests.producers.session.producing import settings_alone, wait_for
 from tests.resharding.accounts import grant_internal_tables
 from tests.resharding.switchable import SOURCE, TARGETS, Switchable, app_session, split
 
+pytestmark = pytest.mark.full
+
 FIRST = 1_000
 # MariaDB's times are whole seconds, so an own write is proven across the split a second later.
 WAIT_S = 10.0

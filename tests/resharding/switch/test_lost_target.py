@@ -36,6 +36,8 @@ from topics.keyspace.topology import (
 )
 from topics.progress.record import JournalKind, Mark, MarkKind
 
+pytestmark = pytest.mark.full
+
 LOST, KEPT = TARGETS
 # A port where nothing listens.
 NOBODY = 1

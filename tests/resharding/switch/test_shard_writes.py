@@ -173,6 +173,7 @@ def prepare(cursor: Any, statement: str) -> None:
         cursor.execute(text)
 
 
+@pytest.mark.full
 def test_a_switch_names_what_could_still_write(
     servers: list[DatabaseFixture],
     kafka: KafkaCluster,

@@ -38,6 +38,8 @@ from tests.resharding.switchable import (
 from topics.keyspace.topology import ReshardState, ShardState, read_topology
 from topics.progress.record import GRID_US, JournalKind, Mark, MarkKind, cell_start_us
 
+pytestmark = pytest.mark.full
+
 RUNS_MAX = 30
 # What changes nothing the second time. A connection that has just been refused may still be listed
 # as a session, and the marker of a CANCEL may not be written yet.
@@ -181,7 +183,6 @@ def check_marks(world: Switchable) -> None:
         )
 
 
-@pytest.mark.long
 def test_a_paused_switch_wakes_after_a_cancel(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -276,7 +277,6 @@ def test_a_write_after_end_is_seen_before_the_decision(
         assert 5000 in world.ids(SOURCE)
 
 
-@pytest.mark.long
 def test_the_end_of_a_lost_primary_does_not_count(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:

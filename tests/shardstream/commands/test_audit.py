@@ -60,6 +60,7 @@ def shown(keyspace: str, settings: tuple[str, str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.full
 def test_who_changed_what_and_why(
     config: ClientConfig, keyspace: str, settings: tuple[str, str]
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_topic_that_cannot_be_written_stops_the_act(
     assert read_topology(config, keyspace) == before
 
 
+@pytest.mark.full
 def test_a_mistyped_keyspace_gets_no_topic(
     config: ClientConfig, keyspace: str, settings: tuple[str, str]
 ) -> None:
@@ -140,6 +142,7 @@ def test_a_long_reason_is_refused(config: ClientConfig, keyspace: str) -> None:
         pytest.fail("it ran")
 
 
+@pytest.mark.full
 def test_an_outcome_that_cannot_be_written(
     config: ClientConfig, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

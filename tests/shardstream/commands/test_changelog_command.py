@@ -24,6 +24,7 @@ def config(tmp_path: Path, kafka: KafkaCluster, keyspace: str) -> str:
     return str(write_settings(tmp_path, kafka.bootstrap_servers, keyspace, shards))
 
 
+@pytest.mark.full
 def test_bad_input_is_refused_before_spark_starts(
     tmp_path: Path, config: str, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,6 +41,7 @@ def test_bad_input_is_refused_before_spark_starts(
         assert said in done.stderr
 
 
+@pytest.mark.full
 def test_signals_end_the_command_in_order(
     tmp_path: Path, config: str, kafka: KafkaCluster, keyspace: str
 ) -> None:

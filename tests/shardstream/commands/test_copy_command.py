@@ -16,6 +16,8 @@ from tests.shardstream.command_line import (
 )
 from topics.keyspace.audit import operator
 
+pytestmark = pytest.mark.full
+
 ROWS = 3_000
 
 

@@ -84,6 +84,7 @@ class Held:
         monkeypatch.setattr(ChunkConnection, "read", held)
 
 
+@pytest.mark.full
 def test_running_copy_shows_progress_and_time_left(
     database: DatabaseFixture,
     kafka: KafkaCluster,

@@ -9,6 +9,8 @@ from tests.postgres_servers import PostgresFixture
 from tests.shardstream.command_line import run, write_settings
 from tests.spark_consumers.shop import NO_DATABASE, SHARDS
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def config(tmp_path: Path, kafka: KafkaCluster, keyspace: str) -> str:

@@ -34,6 +34,8 @@ from topics.records.event_decoder import EventDecoder
 from topics.records.vevent import EventType
 from topics.schemas import open_schema_ids
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def redis_server(tmp_path: Path) -> Iterator[RedisServer]:

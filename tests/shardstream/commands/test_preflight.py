@@ -41,7 +41,7 @@ AWAY = Problem("it does not answer", "db-a:3306", "start it", passing=True)
 WRONG = Problem("binlog_format is STATEMENT", "db-a:3306", "SET PERSIST binlog_format = ROW")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_everything_that_is_down_is_listed_at_once(tmp_path: Path) -> None:
     """C3: with Kafka and all servers down each is named, with shards, targets and passwords."""
     config = tmp_path / "shardstream.toml"
@@ -87,6 +87,7 @@ def test_what_does_not_answer_may_pass(
     assert exit_status(NoBrokerAnswers("")) == exit_status(ServerLost("")) == EXIT_FAILED
 
 
+@pytest.mark.full
 def test_result_is_printed_when_all_is_well(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, mysql_a: DatabaseFixture
 ) -> None:
@@ -107,6 +108,7 @@ def preflight_of(config: Path, keyspace: str) -> tuple[int, list[dict[str, Any]]
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()][:-1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
 def test_a_log_that_cannot_be_continued_is_named(
     tmp_path: Path,

@@ -19,6 +19,8 @@ from tests.shardstream.command_line import (
     write_settings,
 )
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def config(

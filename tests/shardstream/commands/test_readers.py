@@ -11,6 +11,8 @@ from tests.topics.shard_writer import ShardWriter, provision
 from topics.kafka.client import ClientConfig, Deadline
 from topics.kafka.provisioning import provision_readers
 
+pytestmark = pytest.mark.full
+
 FAR_US = 60_000_000
 
 

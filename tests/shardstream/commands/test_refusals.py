@@ -39,6 +39,7 @@ def config(tmp_path: Path, kafka: KafkaCluster, keyspace: str, mysql_a: Database
     return write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": mysql_a})
 
 
+@pytest.mark.full
 def test_settings_that_lose_data_are_listed_at_once(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, start_mysql: StartServer
 ) -> None:
@@ -66,6 +67,7 @@ def test_settings_that_lose_data_are_listed_at_once(
     assert _topics(kafka, keyspace) == []
 
 
+@pytest.mark.full
 def test_a_server_without_binlog_and_an_account_without_grants_are_refused(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, start_mysql: StartServer
 ) -> None:
@@ -83,6 +85,7 @@ def test_a_server_without_binlog_and_an_account_without_grants_are_refused(
     assert _topics(kafka, keyspace) == []
 
 
+@pytest.mark.full
 def test_a_purged_start_is_refused(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, start_mysql: StartServer
 ) -> None:
@@ -122,6 +125,7 @@ def test_wrong_topics_are_refused(config: Path, kafka: KafkaCluster, keyspace: s
     assert sorted(_topics(kafka, keyspace)) == [f"{keyspace}.-", f"{keyspace}.-.progress"]
 
 
+@pytest.mark.full
 def test_unknown_names_and_broken_positions_are_refused(config: Path, keyspace: str) -> None:
     """An unknown shard, keyspace, position, start, key range or table is one clear error."""
     settings = ["--config", str(config)]
@@ -165,6 +169,7 @@ def test_brackets_in_problems_are_printed(capsys: pytest.CaptureFixture[str]) ->
     assert second == "    rename [red]x[/red]"
 
 
+@pytest.mark.full
 def test_retention_that_ends_is_warned_of(config: Path, keyspace: str) -> None:
     """A log that is deleted by age is no problem, but preflight says what that means."""
     plain = run("preflight", keyspace, "--config", str(config))

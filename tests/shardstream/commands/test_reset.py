@@ -16,6 +16,8 @@ from topics.kafka.provisioning import delete_topics
 from topics.names import ShardTopics
 from topics.stream.subscriber import StreamSubscriber
 
+pytestmark = pytest.mark.full
+
 SHARD = "-"
 
 

@@ -46,6 +46,7 @@ def topics_of(config: ClientConfig, prefix: str) -> set[str]:
     return {name for name in open_admin(config).list_topics().topics if name.startswith(prefix)}
 
 
+@pytest.mark.full
 def test_a_named_reader_keeps_the_topics(
     tmp_path: Path,
     config: ClientConfig,

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from event_token import MysqlGtidSet
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
@@ -15,6 +17,8 @@ from tests.shardstream.command_line import (
     tail_to_end,
     write_settings,
 )
+
+pytestmark = pytest.mark.full
 
 
 def stopped_by(producer: Background) -> list[str]:

@@ -33,7 +33,7 @@ def test_bad_input_is_refused_before_spark_starts(
     assert said in done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_what_ends_a_query_is_one_sentence(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str
 ) -> None:

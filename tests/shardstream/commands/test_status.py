@@ -22,6 +22,8 @@ from tests.producers.session.producing import wait_for
 from tests.shardstream.command_line import WAIT_S_MAX, background, run, streaming, write_settings
 from tests.shardstream.status.answers import get
 
+pytestmark = pytest.mark.full
+
 # The system chooses the port.
 LOOPBACK = "127.0.0.1:0"
 # Of the whole command, of which ANSWER_S is one part.

@@ -112,6 +112,7 @@ def test_lines_begin_with_time_and_level() -> None:
     assert json.loads(library_formatter(as_json=True).format(record))["event"] == "FAIL"
 
 
+@pytest.mark.full
 def test_a_producer_prints_lines_with_a_time(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, mysql_a: DatabaseFixture
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_producer_prints_lines_with_a_time(
         assert said[i] != said[i - 1] or seconds > IDLE_INTERVAL_S - 1
 
 
+@pytest.mark.full
 def test_librdkafka_lines_have_the_same_form(tmp_path: Path, mysql_a: DatabaseFixture) -> None:
     """C6: --debug shows librdkafka's messages as lines like all others; else they are left out."""
     config = write_settings(tmp_path, "127.0.0.1:1", "commerce", {"-": mysql_a})

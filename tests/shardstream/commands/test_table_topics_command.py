@@ -8,6 +8,8 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.shardstream.command_line import run, write_settings
 from tests.spark_consumers.shop import NO_DATABASE, SHARDS
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def config(

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from shardstream import read_topology
 from shardstream.commands.tail import event_line
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -12,6 +14,8 @@ from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_shard
 from topics.names import ShardTopics
 from topics.progress.record import MarkKind
+
+pytestmark = pytest.mark.full
 
 SPLIT = Reshard("r1", ("80-",), ("80-c0", "c0-"), 40_000)
 

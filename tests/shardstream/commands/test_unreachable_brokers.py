@@ -31,7 +31,7 @@ def _settings(folder: Path, server: socket.socket) -> str:
     return str(path)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_brokers_that_do_not_answer_are_named(tmp_path: Path, silent: socket.socket) -> None:
     """C2: `tail` ends with one sentence and the brokers' addresses, not with a client's code."""
     settings = _settings(tmp_path, silent)

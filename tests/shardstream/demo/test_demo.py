@@ -47,11 +47,12 @@ def _is_zombie(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] == "Z"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "database"),
     [
         ((), "database: "),
-        pytest.param(("--mariadb",), "database: MariaDB", marks=pytest.mark.long),
+        (("--mariadb",), "database: MariaDB"),
     ],
     ids=["default", "MariaDB"],
 )
@@ -90,6 +91,7 @@ def test_the_demo_proves_its_result(
     assert {"-80", "80-", "80-c0", "c0-"} <= set(log.stdout.split())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "moment"),
     [
@@ -97,7 +99,6 @@ def test_the_demo_proves_its_result(
         pytest.param(
             ("--mariadb",),
             "switched: writes were stopped",
-            marks=pytest.mark.long,
             id="splits MariaDB",
         ),
     ],

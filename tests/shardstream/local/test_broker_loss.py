@@ -4,11 +4,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from shardstream.local.kafka_cluster import KafkaCluster
+
+pytestmark = pytest.mark.full
 
 # Longer than the failure detection of a broker (9 s) and the election after it, on a busy machine.
 DELIVERY_S_MAX = 300

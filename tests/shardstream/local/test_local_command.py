@@ -127,6 +127,7 @@ def _down(folder: Path) -> None:
         assert _run("down", cwd=folder).returncode == 0
 
 
+@pytest.mark.full
 def test_up_status_down_up(stack_folder: Path) -> None:
     """A stack serves, is found again, stops wholly, and comes back with its data and ports."""
     first = _facts("up", "--mariadb", "2", cwd=stack_folder)
@@ -160,6 +161,7 @@ def test_up_status_down_up(stack_folder: Path) -> None:
         pass
 
 
+@pytest.mark.full
 def test_cache_servers_are_added_to_a_stack(stack_folder: Path) -> None:
     """`up --redis --memcached` starts what is missing, and later calls keep it."""
     before = _facts("up", "--mariadb", "2", cwd=stack_folder)
@@ -178,6 +180,7 @@ def test_cache_servers_are_added_to_a_stack(stack_folder: Path) -> None:
     assert all(command_line(pid) == "" for pid in _pids(after))
 
 
+@pytest.mark.full
 def test_next_commands_that_up_prints(stack_folder: Path) -> None:
     """C5: `up` prints three commands; they find its settings, and show a row in the stream.
 
@@ -221,6 +224,7 @@ def test_next_commands_that_up_prints(stack_folder: Path) -> None:
     assert "42" in typed
 
 
+@pytest.mark.full
 def test_dead_server_comes_back_alone(stack_folder: Path) -> None:
     """`up` on a stack that lost a server starts that one and leaves the rest alone."""
     before = _facts("up", "--mariadb", "2", cwd=stack_folder)
@@ -236,6 +240,7 @@ def test_dead_server_comes_back_alone(stack_folder: Path) -> None:
     assert after["databases"][0]["pid"] != database_pid
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("number", "moment"),
     [
@@ -282,6 +287,7 @@ def test_servers_are_fetched_ahead(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.full
 def test_wrong_use_is_one_line(folder: Path) -> None:
     """Bad options end with status 2 and a message that says what to do, without a traceback."""
     for arguments, expected in (

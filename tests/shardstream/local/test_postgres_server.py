@@ -28,6 +28,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.full
 def test_committed_rows_survive_stop_and_kill(real_servers: None, tmp_path: Path) -> None:
     """A server that is stopped while a client is connected, or killed, has its rows afterwards."""
     server = PostgresServer(tmp_path / "pg", password="secret", die_with_parent=True)
@@ -64,6 +65,7 @@ def test_server_dies_with_its_parent(real_servers: None, tmp_path: Path) -> None
     assert done.returncode == -signal.SIGKILL
 
 
+@pytest.mark.full
 def test_unpacked_server_runs_by_its_own_loader(
     real_servers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

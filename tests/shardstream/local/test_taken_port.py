@@ -44,6 +44,7 @@ def _first(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_server, "free_ports", choose)
 
 
+@pytest.mark.full
 def test_new_database_takes_another_port(
     mariadb: MariadbServer, taken_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +58,7 @@ def test_new_database_takes_another_port(
         assert connection.open
 
 
+@pytest.mark.full
 def test_known_port_is_never_given_up(mariadb: MariadbServer, taken_port: int) -> None:
     """Clients know the port of a server that has served: the start fails and shows the log."""
     mariadb.folder.mkdir()
@@ -69,6 +71,7 @@ def test_known_port_is_never_given_up(mariadb: MariadbServer, taken_port: int) -
     assert mariadb.pid is None
 
 
+@pytest.mark.full
 def test_new_cluster_takes_other_ports(
     tmp_path: Path, taken_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

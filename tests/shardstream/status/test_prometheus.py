@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pymysql
+import pytest
 from prometheus_client.core import Metric
 
 from producers.settings import ProducerState, ProducerStatus
@@ -34,6 +35,8 @@ from tests.shardstream.status.statuses import (
     fleet,
     subscribed,
 )
+
+pytestmark = pytest.mark.full
 
 POLL_S = 0.2
 # Dashboards on faults are empty while there are none; alerts are while all is well.

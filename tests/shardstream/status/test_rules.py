@@ -3,6 +3,8 @@ import pytest
 from tests.prometheus_server import promtool
 from tests.repository import ROOT
 
+pytestmark = pytest.mark.full
+
 FOLDER = ROOT / "docker" / "prometheus"
 
 

@@ -49,6 +49,7 @@ def places(batch: pa.RecordBatch) -> list[Seen]:
     return [(each["timestamp_us"], each["shard"], each["seq"]) for each in found if "seq" in each]
 
 
+@pytest.mark.full
 def test_a_split_in_batches(server: StreamServer, writers: Writers, targets: Writers) -> None:
     """From any position the rest comes once, rows and marks; the watermark has the first one."""
     _, everything = split(writers, targets)
@@ -95,6 +96,7 @@ def test_each_table_has_its_columns(server: StreamServer, writers: Writers) -> N
     ]
 
 
+@pytest.mark.full
 def test_rows_that_trickle(server: StreamServer, writers: Writers) -> None:
     """They come at once, also to a client that starts at the end; one that leaves is noticed."""
     (writer,) = writers("-")

@@ -29,6 +29,8 @@ from tests.shardstream.streams.received import Received
 from tests.shardstream.streams.stream_server import StreamServer, stream_server
 from tests.topics.shard_writer import TIMEOUT_S, Writers
 
+pytestmark = pytest.mark.full
+
 # Transactions of two rows, on each of two shards in turn.
 ROUNDS = 20
 ROWS = ROUNDS * 4
@@ -203,9 +205,7 @@ def has_read(server: StreamServer, seq: int) -> bool:
     return not shared or shared[0]._end.shards["-"].seq >= seq
 
 
-@pytest.mark.parametrize(
-    "kind", ["curl", "node", "go", pytest.param("java", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("kind", ["curl", "node", "go", "java"])
 def test_clients_that_are_slow_and_late(
     kind: str,
     tmp_path: Path,

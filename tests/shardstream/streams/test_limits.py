@@ -55,6 +55,7 @@ def seqs(events: Iterator[object], count: int) -> list[int]:
     return found
 
 
+@pytest.mark.full
 def test_clients_at_the_live_edge_share_a_reader(server: StreamServer, writers: Writers) -> None:
     """Twenty clients end up with one reader, whatever they filter, and each gets its rows once.
 
@@ -195,6 +196,7 @@ def test_a_shared_reader_ends_with_its_clients(
         wait_for("no reader", lambda: server.service.readers.readers == 0)
 
 
+@pytest.mark.full
 def test_a_client_that_does_not_read(
     server: StreamServer, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +243,7 @@ def test_a_client_that_stops_while_it_catches_up(
         assert is_closed(sleeps)
 
 
+@pytest.mark.full
 def test_too_many(server: StreamServer, writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
     """429 says when to come back; a place becomes free with the client that has it.
 
@@ -315,6 +318,7 @@ def test_who_waits_for_a_reader_may_leave(
         assert seqs(events, 1) == [1]
 
 
+@pytest.mark.full
 def test_who_waits_for_a_reader_may_find_a_shared_one(
     server: StreamServer, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +380,7 @@ def test_all_clients_come_back_at_once(
 CLIENTS = 500
 
 
+@pytest.mark.full
 def test_hundreds_of_clients_come_back_at_once(
     tmp_path: Path,
     config: ClientConfig,
@@ -426,6 +431,7 @@ def test_hundreds_of_clients_come_back_at_once(
     assert got == [[*range(each % 10 + 2, 23)] for each in range(CLIENTS)]
 
 
+@pytest.mark.full
 def test_a_fault_of_one_choice(
     server: StreamServer, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,6 +474,7 @@ def test_a_fault_of_one_choice(
         assert "ZeroDivisionError: a fault of the test" in end["message"]
 
 
+@pytest.mark.full
 def test_the_end_does_not_wait_for_who_begins(
     tmp_path: Path,
     config: ClientConfig,

@@ -65,6 +65,7 @@ def events_of(events: Iterator[Received], count: int) -> list[Received]:
     return list(islice((each for each in events if is_event(each.data)), count))
 
 
+@pytest.mark.full
 def test_any_id_resumes_with_the_rest(server: StreamServer, writers: Writers) -> None:
     """Events come in the merged order, each once; from any id on comes exactly what follows."""
     everything = two_shards(writers)
@@ -84,6 +85,7 @@ def test_any_id_resumes_with_the_rest(server: StreamServer, writers: Writers) ->
     assert all("position" not in each.data for each in found)
 
 
+@pytest.mark.full
 def test_lines_have_their_position(server: StreamServer, writers: Writers) -> None:
     """NDJSON is what `tail --json` prints; the parameter `start` takes the position of a line."""
     everything = two_shards(writers)
@@ -98,6 +100,7 @@ def test_lines_have_their_position(server: StreamServer, writers: Writers) -> No
     assert {"before", "after", "token", "gtid", "offset"} <= found[0].keys()
 
 
+@pytest.mark.full
 def test_positions_of_batches(server: StreamServer, writers: Writers) -> None:
     """With ids=batch few events have an id, and the last id loses and repeats nothing."""
     everything = two_shards(writers)
@@ -118,6 +121,7 @@ def test_positions_of_batches(server: StreamServer, writers: Writers) -> None:
     assert rest == everything[behind:]
 
 
+@pytest.mark.full
 def test_who_gets_no_row_moves_on(server: StreamServer, writers: Writers) -> None:
     """Watermarks have an id, also where no row passes the filter; from there on comes the rest."""
     (writer,) = writers("-")
@@ -179,6 +183,7 @@ def test_a_split_is_hopped_over(server: StreamServer, writers: Writers, targets:
     assert names == {"row", "hop"}
 
 
+@pytest.mark.full
 def test_what_is_refused(server: StreamServer, writers: Writers) -> None:
     """Each wrong request is answered by its status and one sentence."""
     two_shards(writers)
@@ -265,6 +270,7 @@ def test_a_stream_starts_no_copy(
     assert not requests
 
 
+@pytest.mark.full
 def test_without_the_token_there_is_no_stream(
     tmp_path: Path, config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
@@ -292,6 +298,7 @@ def test_without_the_token_there_is_no_stream(
     assert name == "watermark"
 
 
+@pytest.mark.full
 def test_a_position_that_retention_has_passed(
     server: StreamServer,
     config: ClientConfig,
@@ -357,6 +364,7 @@ def test_a_position_of_the_same_seqs(
     assert "lies before the start (seq 1, offset 901)" in answer["message"]
 
 
+@pytest.mark.full
 def test_a_halted_reader_says_why(server: StreamServer, writers: Writers) -> None:
     """The stream ends with an event `error`, and whoever comes back gets the same."""
     (writer,) = writers("-")
@@ -418,6 +426,7 @@ def test_keyspaces_and_tokens(server: StreamServer, writers: Writers) -> None:
     assert (token["kind"], token["shard"]) == ("token", "-80")
 
 
+@pytest.mark.full
 def test_rows_of_a_condition(server: StreamServer, writers: Writers) -> None:
     """Columns, rows and images as asked for; clients that share a reader do not share their choice.
 
@@ -456,6 +465,7 @@ def late_writer(writers: Writers) -> ShardWriter:
     return writer
 
 
+@pytest.mark.full
 def test_latest_begins_behind_what_there_is(server: StreamServer, writers: Writers) -> None:
     """The default start delivers what comes after the request."""
     writer = late_writer(writers)

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from psycopg import sql
 from pyspark.sql import SparkSession
 
@@ -30,6 +31,8 @@ from topics.names import ShardTopics
 from topics.progress.copy_topic import CopyState, read_copies
 from topics.progress.record import GRID_US
 from topics.records.vevent import Op
+
+pytestmark = pytest.mark.full
 
 KEYS = 300
 PAUSE_S = 0.02  # Spark has to start and to read beside the writers

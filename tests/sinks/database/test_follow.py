@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -20,6 +21,8 @@ from tests.postgres_servers import PostgresFixture
 from tests.producers.session.producing import producing, settings_of, wait_for
 from tests.shardstream.command_line import background, write_settings
 from tests.sinks.database.serving import serve
+
+pytestmark = pytest.mark.full
 
 TABLE = "(id BIGINT PRIMARY KEY, note VARCHAR(20), amount INT)"
 FOLLOW_S_MAX = 300.0

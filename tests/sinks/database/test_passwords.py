@@ -94,6 +94,7 @@ def test_a_password_has_one_source(parameters: str, problem: str) -> None:
         dialect_of("mysql://user:secret@host/database?password_file=/a")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target_server", ["mariadb_a"], indirect=True)
 def test_a_query_waits_for_a_password_that_is_changed(
     spark: SparkSession,

@@ -21,6 +21,8 @@ from tests.topics.shard_writer import CELL_US
 from topics.errors import CannotApply
 from topics.records.vevent import Row
 
+pytestmark = pytest.mark.full
+
 HOMES = {"-80": b"\x10", "80-": b"\x90"}
 
 

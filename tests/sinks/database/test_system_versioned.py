@@ -16,6 +16,8 @@ from tests.sinks.database.verified import Verify, feeding
 from tests.spark_consumers.versioned_tables import change_tables, present_rows, tables_for
 from topics.progress.copy_topic import CopyState
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.parametrize("is_copied", [False, True])
 def test_second_databases_have_the_present_rows(

@@ -17,6 +17,8 @@ from tests.sinks.database.followed import Followed, TargetServer
 from tests.sinks.database.serving import create_databases, fill, serve
 from tests.sinks.database.verified import Verify, feeding
 
+pytestmark = pytest.mark.full
+
 TYPES = (
     "id BIGINT PRIMARY KEY, name VARCHAR(40), price DECIMAL(10,2), at DATETIME(3), "
     "day DATE, kind ENUM('a','b'), tags SET('x','y'), ratio FLOAT, raw VARBINARY(8), "
@@ -95,7 +97,7 @@ def damages(homes: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(
     ("verify", "target_server"),
-    [("soft", "postgres"), pytest.param("hard", "mysql_b", marks=pytest.mark.long)],
+    [("soft", "postgres"), ("hard", "mysql_b")],
     indirect=True,
 )
 def test_damage_is_found_and_nothing_else(

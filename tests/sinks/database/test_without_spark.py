@@ -75,6 +75,7 @@ def order(number: int, note: str) -> Row:
     return {"id": number, "note": note, "price": None}
 
 
+@pytest.mark.full
 def test_a_subscriber_keeps_a_database_up_to_date(shop: Shop, followed: Followed) -> None:
     """F30: the rows are those of the shards, also after a restart from the database's position."""
     write(shop, *((None, order(number, "new")) for number in range(5)))
@@ -91,6 +92,7 @@ def test_a_subscriber_keeps_a_database_up_to_date(shop: Shop, followed: Followed
     ]
 
 
+@pytest.mark.full
 @ON_MYSQL_TOO
 def test_the_same_key_on_two_shards_stays_two_rows(shop: Shop, target_server: TargetServer) -> None:
     """With scope `shard` the keyspace id is a part of the key; another scope is refused later."""
@@ -108,6 +110,7 @@ def test_the_same_key_on_two_shards_stays_two_rows(shop: Shop, target_server: Ta
         SqlDatabase(followed.url, DatabaseOptions("commerce")).prepare()
 
 
+@pytest.mark.full
 def test_a_command_follows_in_one_process(
     shop: Shop, postgres: PostgresFixture, tmp_path: Path
 ) -> None:

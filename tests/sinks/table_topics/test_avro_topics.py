@@ -41,6 +41,8 @@ from topics.records.table_shape import (
 from topics.records.vevent import Row
 from topics.schemas import RegistryClient, RegistrySchemaIds
 
+pytestmark = pytest.mark.full
+
 POLL_S = 0.05
 ID = Column("id", ValueKind.LONG, "bigint")
 NARROW = replace(ORDERS, columns=(ID, Column("amount", ValueKind.INT, "int")))
@@ -167,7 +169,6 @@ def read_rows(registry: Registry, shop: Shop, count: int) -> list[Row]:
     return [rows[key] for key in sorted(rows)]
 
 
-@pytest.mark.long
 def test_topics_are_read_with_the_newest_schema_after_an_alter(
     spark: SparkSession, shop: Shop, registry: Registry, tmp_path: Path
 ) -> None:

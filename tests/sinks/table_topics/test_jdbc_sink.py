@@ -13,10 +13,11 @@ from tests.sinks.table_topics.topic_queries import topic_options, write_topics
 from tests.spark_consumers.queries import wait_until
 from tests.spark_consumers.shop import Shop
 
+pytestmark = pytest.mark.full
+
 STEPS = 60
 
 
-@pytest.mark.long
 def test_debezium_jdbc_sink_makes_the_source_tables_from_our_topics(
     spark: SparkSession, shop: Shop, postgres: PostgresFixture, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.sinks.table_topics.topic_queries import read_topic, write_topics
@@ -18,6 +19,8 @@ from topics.keyspace.topology import (
 from topics.names import ShardTopics
 from topics.progress.record import MarkKind
 from topics.records.vevent import Op, Row
+
+pytestmark = pytest.mark.full
 
 SECOND_US = 1_000_000
 SPLIT = Reshard("r1", ("80-",), ("80-c0", "c0-"), 2 * SECOND_US)

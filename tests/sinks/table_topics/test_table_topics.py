@@ -18,6 +18,8 @@ from topics.errors import CannotApply
 from topics.kafka.provisioning import provision_table_topics
 from topics.records.vevent import Row
 
+pytestmark = pytest.mark.full
+
 
 def order(number: int, note: str = "") -> Row:
     """A row of shop.orders."""

@@ -1,5 +1,7 @@
 """The parts of a batch query over a reshard, planned on real topics without Spark."""
 
+import pytest
+
 from event_token import ShardPosition, StreamPosition
 from spark_consumers.source.micro_batches import batch_bounds, batch_legs
 from spark_consumers.source.options import SourceOptions
@@ -16,6 +18,8 @@ from tests.topics.splits import (
 from tests.topics.written_shards import config, targets, writers
 from topics.kafka.client import ClientConfig
 from topics.keyspace.topology import ShardEntry, ShardState, Topology, update_topology
+
+pytestmark = pytest.mark.full
 
 __all__ = ["config", "targets", "writers"]
 

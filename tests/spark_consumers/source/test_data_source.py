@@ -34,6 +34,7 @@ from topics.records.vevent import Row
 from topics.stream.progress_feed import TAKE_MAX
 
 
+@pytest.mark.full
 def test_a_stream_is_read_once_over_restarts(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
@@ -86,7 +87,7 @@ def run_far_ahead(writer: OrderWriter) -> None:
     writer.producer.commit_transaction(QUERY_S_MAX)
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_records_in_parts_are_rows_as_any(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     """Queries join parts, also where a batch or a task begins or ends beside them."""
     notes: dict[str, list[str]] = {shard: [] for shard in shop.writers}
@@ -119,6 +120,7 @@ def test_records_in_parts_are_rows_as_any(spark: SparkSession, shop: Shop, tmp_p
     assert len(batches) > 5
 
 
+@pytest.mark.full
 def test_big_ranges_are_split_over_tasks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tasks read a large range of one shard, each row once."""
     monkeypatch.setattr(micro_batches, "BOUND_ROWS_MIN", 10)
@@ -134,6 +136,7 @@ def test_big_ranges_are_split_over_tasks(shop: Shop, monkeypatch: pytest.MonkeyP
     assert seqs([row for rows in found for row in rows]) == {"-80": list(range(1, 101))}
 
 
+@pytest.mark.full
 def test_batch_read_between_times(spark: SparkSession, shop: Shop) -> None:
     """spark.read returns the rows of [start, end) by token time."""
     shop.write(50)
@@ -144,6 +147,7 @@ def test_batch_read_between_times(spark: SparkSession, shop: Shop) -> None:
     assert seqs(rows) == {"-80": list(range(11, 31)), "80-": list(range(11, 31))}
 
 
+@pytest.mark.full
 def test_typed_table(spark: SparkSession, shop: Shop) -> None:
     """A14: with option table images are structs with the table's types, and statements come too."""
     statement = "CREATE TABLE other (id INT)"
@@ -166,6 +170,7 @@ def test_typed_table(spark: SparkSession, shop: Shop) -> None:
     ]
 
 
+@pytest.mark.full
 def test_statement_and_json_text(spark: SparkSession, shop: Shop) -> None:
     """Without option table images are JSON text and statements are rows."""
     shop.writers["-80"].write(
@@ -185,6 +190,7 @@ def test_statement_and_json_text(spark: SparkSession, shop: Shop) -> None:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -206,6 +212,7 @@ def test_a_missing_table_is_named_through_spark(spark: SparkSession, shop: Shop)
         patiently(lambda: shop.batch(spark, table="shop.missing").collect())
 
 
+@pytest.mark.full
 def test_max_hold_goes_on_and_marks_late_rows(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:
@@ -241,6 +248,7 @@ def test_max_hold_goes_on_and_marks_late_rows(
     assert [(row.shard, row.seq) for row in rows if row.late] == [("80-", 11)]
 
 
+@pytest.mark.full
 def test_everything_available_has_an_end_while_heads_move(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +275,7 @@ def test_everything_available_has_an_end_while_heads_move(
     assert {part.task.part.rows for part in reader.partitions(start, ends[0])} == {30}
 
 
+@pytest.mark.full
 def test_a_log_that_was_recreated_is_not_continued(shop: Shop) -> None:
     """F09: The offset of a checkpoint tells a topic from one that replaced it."""
     shop.write(10)
@@ -305,6 +314,7 @@ def test_a_checkpoint_of_another_key_range_is_refused(shop: Shop) -> None:
     assert same == end
 
 
+@pytest.mark.full
 def test_a_silent_shard_is_warned_of(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,6 +25,8 @@ from topics.records.event_json import event_to_json_dict
 from topics.records.vevent import EventType, VEvent
 from topics.stream.subscriber import StreamSubscriber
 
+pytestmark = pytest.mark.full
+
 PARTS = ("-40", "40-c0", "c0-")
 IDLE_S = 60.0
 # CREATE and ALTER, which all parts get; nothing comes behind the ALTER.

@@ -25,6 +25,7 @@ def checkpointed(checkpoint: Path) -> StreamOffset:
     return StreamOffset.from_document(json.loads(document))
 
 
+@pytest.mark.full
 def test_a_named_query_reports_its_checkpoint(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:

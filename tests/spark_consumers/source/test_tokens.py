@@ -12,6 +12,8 @@ from tests.faults.tokens import with_tokens
 from tests.spark_consumers.patience import patiently
 from tests.spark_consumers.shop import Shop
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def listening(real_servers: None, tmp_path: Path) -> Iterator[ListeningCluster]:

@@ -29,6 +29,8 @@ from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_shard
 from topics.names import ShardTopics
 
+pytestmark = pytest.mark.full
+
 
 class Resharded:
     """`80-` was copied to two shards; its server was lost before its last row could be read."""

@@ -43,6 +43,7 @@ def marked(batches: Sequence[EventBatch], mark: str) -> list[tuple[str, int, Any
     return [(row["shard"], row["seq"], row[mark]) for row in rows]
 
 
+@pytest.mark.full
 def test_a_split_is_hopped_over_while_batches_are_read(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_split_is_hopped_over_while_batches_are_read(
         assert [place for batch in again for place in places(batch)] == rest
 
 
+@pytest.mark.full
 def test_rows_that_may_have_been_seen_are_marked(
     config: ClientConfig,
     keyspace: str,

@@ -6,11 +6,11 @@ import pytest
 
 from tests.plain_copy import copy_plain, run_python
 
+pytestmark = pytest.mark.full
+
 TESTS = ("tests/topics/arrow/test_shard_decoder.py", "tests/topics/records/test_record_decoder.py")
 
 
-@pytest.mark.long
-@pytest.mark.slow
 def test_the_plain_modules_pass_the_same_tests(tmp_path: Path) -> None:
     """A build without a compiler decodes the same values, only more slowly."""
     root = copy_plain(tmp_path)

@@ -93,6 +93,7 @@ def test_a_retention_that_kafka_refuses_to_tell_is_left_out(
     )
 
 
+@pytest.mark.full
 def test_named_readers_are_looked_at_again_and_again(
     config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +124,7 @@ def test_named_readers_are_looked_at_again_and_again(
         assert lags == [{"-": 3}, {"-": 3}]
 
 
+@pytest.mark.full
 def test_a_source_that_has_ended_has_its_writes_stopped(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:

@@ -167,6 +167,7 @@ def test_what_is_wrong_with_one_topic_names_it(lookups: Lookups, written: list[s
         lookups.results({**wrong, written[3]: records_between(written[3], 5_000, 5_001)})
 
 
+@pytest.mark.full
 def test_topics_that_are_not_there(lookups: Lookups, written: list[str], keyspace: str) -> None:
     """They can be asked for; offsets of one end with an error that names it."""
     none = [f"{keyspace}.none.{n}" for n in range(2)]

@@ -21,6 +21,8 @@ from topics.kafka.client import ClientConfig, Deadline, open_admin
 from topics.kafka.provisioning import provision_readers
 from topics.stream.subscriber import StreamSubscriber
 
+pytestmark = pytest.mark.full
+
 FAR_US = 60_000_000
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

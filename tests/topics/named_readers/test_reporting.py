@@ -58,6 +58,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.full
 def test_a_named_reader_says_where_it_is(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_named_reader_says_where_it_is(
     assert rest.reports is None
 
 
+@pytest.mark.full
 def test_what_the_caller_still_handles_is_not_reported(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
@@ -110,6 +112,7 @@ def test_what_the_caller_still_handles_is_not_reported(
     assert one_reader(config, keyspace).last.position.shards["-"].seq == 1
 
 
+@pytest.mark.full
 def test_a_slow_caller_is_followed_between_reads(
     config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +135,7 @@ def test_a_slow_caller_is_followed_between_reads(
         wait_until(is_reported)
 
 
+@pytest.mark.full
 def test_a_group_has_the_shards_of_its_reader(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
@@ -153,6 +157,7 @@ def test_a_group_has_the_shards_of_its_reader(
     assert group_offsets(config, keyspace, "billing") == offsets(keyspace, reader.position)
 
 
+@pytest.mark.full
 def test_two_readers_with_one_name_are_shown_and_both_read_on(
     config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +184,7 @@ def test_two_readers_with_one_name_are_shown_and_both_read_on(
         wait_until(both_are_shown)
 
 
+@pytest.mark.full
 def test_a_missing_topic_stops_nobody(
     config: ClientConfig, keyspace: str, writers: Writers, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -233,6 +239,7 @@ def test_without_brokers_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
     assert "commerce.readers" in reports.reports.error
 
 
+@pytest.mark.full
 def test_a_reader_that_is_gone_is_forgotten(
     config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +266,7 @@ def test_a_reader_that_is_gone_is_forgotten(
     assert group_offsets(config, keyspace, "billing") == {}
 
 
+@pytest.mark.full
 def test_appliers_of_reshards_that_are_over_are_forgotten(
     config: ClientConfig, keyspace: str
 ) -> None:

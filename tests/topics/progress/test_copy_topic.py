@@ -67,6 +67,7 @@ def test_broken_records_are_named(value: bytes) -> None:
         decode(record_key(COPY), value, WHERE)
 
 
+@pytest.mark.full
 def test_a_feed_keeps_no_proofs_that_were_taken(config: ClientConfig, keyspace: str) -> None:
     """The producer that follows the topic has its own; other records are followed on."""
     shard = ShardTopics(keyspace, "-")

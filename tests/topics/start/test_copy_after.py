@@ -21,6 +21,8 @@ from topics.records.vevent import EventType
 from topics.start import copies as copy_after
 from topics.start.copies import ensure_copy_after
 
+pytestmark = pytest.mark.full
+
 ROWS = 300
 
 

@@ -43,6 +43,7 @@ def test_eras_follow_the_reshards_back() -> None:
     assert at(250, "-40").shards == ("-80",)
 
 
+@pytest.mark.full
 def test_starts_across_a_split(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
@@ -64,6 +65,7 @@ def test_starts_across_a_split(
         assert list(stream.position.shards if stream.position else ()) == ["-80", "80-c0", "c0-"]
 
 
+@pytest.mark.full
 def test_earliest_without_the_sources(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
@@ -78,6 +80,7 @@ def test_earliest_without_the_sources(
         assert seen(list(islice(stream, len(rest)))) == rest
 
 
+@pytest.mark.full
 def test_earliest_with_targets_that_lost_their_beginning(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
@@ -92,6 +95,7 @@ def test_earliest_with_targets_that_lost_their_beginning(
         assert seen(list(islice(stream, len(rest)))) == rest
 
 
+@pytest.mark.full
 def test_a_target_whose_log_is_behind_the_topology(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
@@ -111,6 +115,7 @@ def test_a_target_whose_log_is_behind_the_topology(
         )
 
 
+@pytest.mark.full
 def test_a_target_whose_log_was_started_over(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:

@@ -47,6 +47,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topics.stream.subscriber.TOPOLOGY_LOOK_S", 0.2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", [Strict(), MaxHold(60_000)])
 @pytest.mark.usefixtures("soon")
 def test_what_was_seen_is_dropped_and_what_cannot_be_told_is_marked(
@@ -68,6 +69,7 @@ def test_what_was_seen_is_dropped_and_what_cannot_be_told_is_marked(
     assert list(position.shards) == ["-80", "80-c0", "c0-"]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("soon")
 def test_a_restart_marks_what_came_with_the_source(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
@@ -106,6 +108,7 @@ def test_what_is_known_after_a_restart(
     assert ReadBeforeHop(HOP_US).was_read(at_us, origin) is seen
 
 
+@pytest.mark.full
 def test_what_a_reader_without_tokens_has_seen(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
@@ -183,6 +186,7 @@ def test_declared_topologies() -> None:
         declare(after, ["-80.2", "80-c0.2", "c0-.2"], "move", 77)
 
 
+@pytest.mark.full
 def test_an_unprovisioned_keyspace_has_no_topology(config: ClientConfig, keyspace: str) -> None:
     """C2: A keyspace without topics is named, and why it may have none."""
     with pytest.raises(UsageError, match=rf"{keyspace}\.topology.*no producer has run there yet"):

@@ -16,6 +16,8 @@ from topics.stream import log_fetcher, subscriber
 from topics.stream.progress_feed import ProgressFeed, clock_ms
 from topics.stream.subscriber import StreamSubscriber
 
+pytestmark = pytest.mark.full
+
 # A restart takes 10 s; 123 s were seen on a machine with a load of ten per core.
 RESTART_S_MAX = 400.0
 

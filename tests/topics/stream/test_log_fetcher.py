@@ -98,6 +98,7 @@ def test_one_consumer_reads_logs_at_any_pace(
     assert waited < 2 * WAITING_BYTES + 10 * len(NOTE)
 
 
+@pytest.mark.full
 def test_large_batches_of_many_logs_do_not_wait_whole(
     config: ClientConfig, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_log_is_left_and_sought_again(
     assert fetcher.logs == len(SHARDS) - 1
 
 
+@pytest.mark.full
 def test_what_is_wrong_with_a_log_reaches_its_reader_alone(
     config: ClientConfig, writers: Writers, fetcher: LogFetcher
 ) -> None:
@@ -250,6 +252,7 @@ def test_an_error_of_an_earlier_place_repeats_no_row(
     assert not consumer._errors
 
 
+@pytest.mark.full
 def test_many_shards_have_few_consumers(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:

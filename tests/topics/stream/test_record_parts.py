@@ -97,6 +97,7 @@ def notes_of(events: Sequence[VEvent]) -> list[str]:
     return [str((event.after or {})["note"]) for event in events]
 
 
+@pytest.mark.full
 def test_every_reader_joins_parts_and_restarts_at_every_record(
     sized: tuple[ShardWriter, list[VEvent]], config: ClientConfig
 ) -> None:
@@ -130,6 +131,7 @@ def test_every_reader_joins_parts_and_restarts_at_every_record(
             assert rows == notes[i : i + len(rows)]
 
 
+@pytest.mark.full
 def test_tasks_read_lists_of_whole_records(
     sized: tuple[ShardWriter, list[VEvent]], config: ClientConfig
 ) -> None:

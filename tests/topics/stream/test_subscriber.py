@@ -58,6 +58,7 @@ def three(kafka: KafkaCluster) -> Iterator[tuple[str, list[Seen]]]:
         yield keyspace, written(three_shards(writers))
 
 
+@pytest.mark.full
 def test_all_shards_in_merged_order(config: ClientConfig, three: tuple[str, list[Seen]]) -> None:
     """Every event arrives once, by (timestamp, shard, offset), and transactions stay together."""
     keyspace, everything = three
@@ -71,6 +72,7 @@ def test_all_shards_in_merged_order(config: ClientConfig, three: tuple[str, list
     assert not any(event.late for event in events)
 
 
+@pytest.mark.full
 def test_resume_by_the_position_of_an_event(
     config: ClientConfig, three: tuple[str, list[Seen]]
 ) -> None:
@@ -93,6 +95,7 @@ def test_resume_by_the_position_of_an_event(
         assert resumed.shards == uninterrupted.shards
 
 
+@pytest.mark.full
 def test_a_position_of_a_log_that_was_recreated_is_refused(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
@@ -134,6 +137,7 @@ def test_latest_gives_what_comes_after(
     assert seen(events) == written([writer])[5:]
 
 
+@pytest.mark.full
 def test_start_at_a_time(config: ClientConfig, three: tuple[str, list[Seen]]) -> None:
     """A start at a time delivers everything not older than the time's grid cell."""
     keyspace, everything = three
@@ -168,6 +172,7 @@ def test_a_start_at_a_time_leaves_room_for_the_clocks(
     assert stream.compare(a, b) is Order.UNKNOWN
 
 
+@pytest.mark.full
 def test_start_before_a_log_that_was_started_over(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
@@ -216,6 +221,7 @@ def test_start_at_a_time_that_no_shard_has_reached(
         )
 
 
+@pytest.mark.full
 def test_starts_after_retention(config: ClientConfig, keyspace: str, writers: Writers) -> None:
     """With the log's head removed: earliest begins at a whole cell, older starts are refused."""
     (writer,) = writers("-")
@@ -259,6 +265,7 @@ def test_retention_of_markers_alone_loses_nothing(
         assert seen(list(islice(stream, 2))) == written([writer])[3:]
 
 
+@pytest.mark.full
 def test_progress_before_its_rows(config: ClientConfig, keyspace: str, writers: Writers) -> None:
     """Rows announced by progress are waited for, even past the partition's end."""
     (writer,) = writers("-")
@@ -284,6 +291,7 @@ def test_progress_before_its_rows(config: ClientConfig, keyspace: str, writers: 
     assert seen(events) == written([writer])
 
 
+@pytest.mark.full
 def test_going_on_after_a_passing_fault(
     config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +325,7 @@ def test_going_on_after_a_passing_fault(
     assert resume == events[2].position
 
 
+@pytest.mark.full
 def test_a_silent_shard_holds_a_strict_stream(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
@@ -330,6 +339,7 @@ def test_a_silent_shard_holds_a_strict_stream(
         idle(stream, ("80-",))
 
 
+@pytest.mark.full
 def test_max_hold_gives_the_rest_late(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
@@ -377,6 +387,7 @@ def test_key_range_and_tables(config: ClientConfig, keyspace: str, writers: Writ
     ]
 
 
+@pytest.mark.full
 def test_close_from_another_thread(config: ClientConfig, keyspace: str, writers: Writers) -> None:
     """A17: a waiting stream ends when another thread closes it; a new iteration is refused."""
     (writer,) = writers("-")
@@ -405,6 +416,7 @@ def test_close_from_another_thread(config: ClientConfig, keyspace: str, writers:
     stream.close()
 
 
+@pytest.mark.full
 def test_what_cannot_be_subscribed_to(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:

@@ -24,6 +24,8 @@ from topics.progress.record import MarkKind
 from topics.records.vevent import EventType, Op
 from topics.stream.subscriber import StreamSubscriber
 
+pytestmark = pytest.mark.full
+
 BEGIN, END, CANCEL = MarkKind.BEGIN, MarkKind.END, MarkKind.CANCEL
 LOW, HIGH = b"\x90", b"\xf0"
 

@@ -18,6 +18,8 @@ from topics.reading.planner import Strict, Unmerged
 from topics.records.vevent import EventType, Op, VEvent
 from topics.stream.subscriber import ReadingMode, StreamSubscriber
 
+pytestmark = pytest.mark.full
+
 BEGIN, END = MarkKind.BEGIN, MarkKind.END
 UNMERGED = Unmerged()
 Seen = tuple[str, int]

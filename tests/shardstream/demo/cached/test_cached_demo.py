@@ -28,7 +28,7 @@ sys.exit(0 if is_proven else 1)
 """
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_the_cache_holds_nothing_wrong_at_the_end(tmp_path: Path) -> None:
     """A killed invalidator, FLUSHALL and a lagging replica leave each page cached and right.
 

@@ -144,7 +144,7 @@ def test_a_log_of_another_keyspace_is_refused(
     assert DeltaTable(tmp_path / "log").version() == 0
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_killed_at_a_random_moment(shop: Shop, tmp_path: Path) -> None:
     """F30: After kill -9 of driver, JVMs and workers under load each change is in the table once.
 
@@ -218,6 +218,7 @@ def test_a_signal_does_not_stop_the_job_inside_its_handler(number: signal.Signal
     assert threading.main_thread() not in stop.setters
 
 
+@pytest.mark.full
 def test_missing_keyspace_is_named(spark: SparkSession, kafka: Any, tmp_path: Path) -> None:
     """An unknown keyspace is a usage error, not a Spark stack trace."""
     with pytest.raises(UsageError, match="nothere"):

@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -36,6 +37,8 @@ from topics.names import ShardTopics
 from topics.progress.copy_topic import CopyState
 from topics.progress.record import GRID_US
 from topics.records.vevent import EventType, Row
+
+pytestmark = pytest.mark.full
 
 # By table: its key. The rows of `large` do not fit its topic, so they go in parts.
 KEYS = {table: key for table, (_, key) in TABLES.items()} | {"large": ["id"]}

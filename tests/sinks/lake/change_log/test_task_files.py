@@ -43,6 +43,7 @@ def test_a_batch_with_two_files_of_the_same_records_is_refused(other: SeqSpan) -
         check_disjoint([{"80-": SeqSpan(1, 3, 3)}, {"-80": other}, first])
 
 
+@pytest.mark.full
 def test_nothing_lies_between_the_tasks_and_the_commit(
     spark: SparkSession, shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +97,7 @@ def check_encodings(file: str) -> None:
     }
 
 
+@pytest.mark.full
 def test_a_log_of_one_table_has_its_typed_columns(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:

@@ -12,6 +12,8 @@ from sinks.lake.delta.commit import vacuum
 from tests.sinks.lake.change_log.s3_server import BUCKET, S3Server, s3_server
 from tests.sinks.lake.delta.lake_rows import Batch, Lake, Rows, random_batch, row
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def s3(real_servers: None) -> Iterator[S3Server]:

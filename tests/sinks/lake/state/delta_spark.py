@@ -27,7 +27,7 @@ from tests.repository import ROOT
 from tests.sinks.lake.state.own_merge import merge_what_is_there
 from tests.spark_consumers.queries import forget_last_commit
 
-# `make test` installs it here, beside the newest PySpark of the environment.
+# `make test-all` installs it here, beside the newest PySpark of the environment.
 OLD_SPARK = Path(sys.prefix) / "pyspark-4.2"
 DELTA_VERSION = "4.4.0"
 ARTIFACTS = [
@@ -100,7 +100,7 @@ def write_change_log(spark: SparkSession, options: Mapping[str, str], folder: Pa
 
 def main(jars: str, result: str, options: str, history: str, *tables: str) -> None:
     """Merge, then write the rows of each table as Parquet, below `result` by its number."""
-    assert pyspark.__version__.startswith("4.2."), f"`make test` installs it in {OLD_SPARK}"
+    assert pyspark.__version__.startswith("4.2."), f"`make test-all` installs it in {OLD_SPARK}"
     spark = build_session(
         "delta-spark",
         "local[1]",

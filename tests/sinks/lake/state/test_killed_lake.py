@@ -15,13 +15,14 @@ from tests.repository import ROOT
 from tests.sinks.lake.state import killed_lake
 from tests.sinks.lake.state.batch_queries import visible
 
+pytestmark = pytest.mark.full
+
 
 def rows_at(url: str) -> list[dict[str, Any]]:
     """All rows of a table, in an order of their own."""
     return sorted(pa.table(DeltaTable(url).scan()).to_pylist(), key=str)
 
 
-@pytest.mark.slow
 def test_kills_before_each_write_leave_the_rows(tmp_path: Path) -> None:
     """F30: Cut off before each file, commit, frontier and checkpoint, no batch loses a row."""
     command = [sys.executable, "-m", killed_lake.__name__, str(tmp_path)]

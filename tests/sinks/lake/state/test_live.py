@@ -34,6 +34,8 @@ from topics.kafka.client import ClientConfig
 from topics.records.table_shape import Column, TableShape, ValueKind
 from topics.records.vevent import Row
 
+pytestmark = pytest.mark.full
+
 WAIT_S = 120.0
 HISTORY_OPTION = ("--history", "shop.orders")
 
@@ -100,7 +102,6 @@ def test_a_query_follows_a_reshard_and_alters(
     assert notes == dict.fromkeys(range(1, 7), "80-") | dict.fromkeys(range(7, 12), "c0-")
 
 
-@pytest.mark.long
 def test_killed_at_a_random_moment(
     spark: SparkSession, shop: Shop, keyspace: str, kafka: KafkaCluster, tmp_path: Path
 ) -> None:

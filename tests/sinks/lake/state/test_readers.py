@@ -20,13 +20,14 @@ from tests.sinks.lake.state.versions import as_of
 from tests.spark_consumers.queries import rows_of_batches
 from tests.spark_consumers.shop import ORDERS, Shop
 
+pytestmark = pytest.mark.full
+
 # A table of its own: typed columns are those of the newest version, and tests share the broker.
 SALES = replace(ORDERS, table="sales")
 # As many replays of the change log; `test_any_time` compares all times, without Spark.
 TIMES = 8
 
 
-@pytest.mark.long
 def test_readers_agree_row_by_row(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     """delta-rs, delta-spark 4.4 on Spark 4.2 and a replay of the change log give the true rows.
 

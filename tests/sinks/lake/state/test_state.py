@@ -19,6 +19,8 @@ from tests.sinks.lake.state.states import (
 from tests.spark_consumers.patience import patiently
 from tests.spark_consumers.shop import Shop
 
+pytestmark = pytest.mark.full
+
 QUERY_S_MAX = 300
 
 
@@ -49,7 +51,6 @@ def test_random_changes_on_two_shards_leave_the_true_rows(
     assert rows_of(then) == sales.expected()
 
 
-@pytest.mark.long
 def test_a_query_of_ones_own_keeps_a_history(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:

@@ -18,6 +18,8 @@ from tests.sinks.lake.state.sales import Sales
 from tests.sinks.lake.state.states import rows_of
 from tests.spark_consumers.shop import Shop
 
+pytestmark = pytest.mark.full
+
 TARGET = f"s3://{BUCKET}/state"
 # Spark does not hide an option of this name by itself.
 OPTION, SECRET = "aws_access_key_id", "key-that-nobody-sees"
@@ -30,7 +32,6 @@ def s3(real_servers: None) -> Iterator[S3Server]:
         yield server
 
 
-@pytest.mark.long
 def test_a_query_on_an_object_store_restarts_and_refuses_a_second_one(
     spark: SparkSession, shop: Shop, s3: S3Server, tmp_path: Path
 ) -> None:

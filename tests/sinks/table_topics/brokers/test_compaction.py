@@ -19,10 +19,11 @@ from tests.spark_consumers.shop import Shop
 from topics.kafka.provisioning import provision_positions_topic, provision_table_topics
 from topics.names import POSITIONS_TOPIC
 
+pytestmark = pytest.mark.full
+
 STEPS = 50
 
 
-@pytest.mark.long
 def test_compaction_leaves_one_record_per_living_row_and_the_positions(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:

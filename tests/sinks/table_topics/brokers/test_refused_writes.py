@@ -57,6 +57,7 @@ def test_partitions_that_are_added_under_a_query_stop_it(task: TopicTask) -> Non
     assert committed(task.config, task.topic) == {"a": [1, 2]}
 
 
+@pytest.mark.full
 def test_a_broker_that_goes_away_in_a_batch_costs_no_row(
     task: TopicTask, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,62 @@
+"""Run pytest; tests that failed are run once more after the others, alone and in a new process.
+
+python -m tests [OPTIONS AND PATHS OF PYTEST]
+
+A test that passes then failed for what ran beside it or before it: the run is green, and its last
+lines name it with its error, because its cause is still to be found. A test that fails again makes
+the run red, and so do more than `RERUN_MAX` failures, which have a common cause.
+"""
+
+import resource
+import subprocess
+import sys
+import time
+
+import pytest
+
+RERUN_MAX = 5
+
+
+class FailedTests:
+    """Pytest plugin: the first line of the error of each test that failed, by its id."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the first error of a test: that of its teardown may follow from it."""
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            message = crash.message if crash else report.longreprtext
+            self.errors.setdefault(report.nodeid, next(iter(message.splitlines()), ""))
+
+
+def main(arguments: list[str]) -> int:
+    """Run pytest with these arguments; return the exit status of the whole run."""
+    began_s = time.monotonic()
+    failed = FailedTests()
+    status = int(pytest.main(arguments, plugins=[failed]))
+    unsteady: dict[str, str] = {}
+    if status == pytest.ExitCode.TESTS_FAILED and 0 < len(failed.errors) <= RERUN_MAX:
+        print(f"\n{len(failed.errors)} failed: once more, alone", flush=True)
+        # `-m ""`: an id names one test, whatever its marks.
+        command = [sys.executable, "-m", "pytest", "-m", "", *failed.errors]
+        status = subprocess.run(command, check=False).returncode
+        if status == pytest.ExitCode.OK:
+            unsteady = failed.errors
+    print(f"\n{_spent(began_s)}\nunsteady: {len(unsteady)}")
+    for test, error in unsteady.items():
+        print(f"  {test}: {error}")
+    return status
+
+
+def _spent(began_s: float) -> str:
+    """Say how long the run took, and the processor time of it and of all that it started."""
+    wall_s = time.monotonic() - began_s
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu_s = sum(each.ru_utime + each.ru_stime for each in used)
+    return f"took {wall_s / 60:.1f} min, {cpu_s / 60:.1f} CPU min"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
