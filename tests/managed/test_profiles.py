@@ -142,6 +142,7 @@ def test_nothing_is_lost_or_repeated_on_a_service(
     measured(record_property, service_name, len(log.events), *steps)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("service", "databases"),
     [

@@ -1,13 +1,9 @@
 """A process that is stopped between query and fill, on a real Redis."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -15,17 +11,7 @@ from shardstream.local.cache_server import RedisServer
 from tests.caching.client.model import Model
 from tests.caching.stores.redis_stores import open_redis, redis_url
 from tests.repository import ROOT
-
-WAIT_S = 120
-POLL_S = 0.01
-
-
-def wait_until_stopped(process_id: int) -> None:
-    """Wait until the kernel shows the process as stopped."""
-    deadline_s = time.monotonic() + WAIT_S
-    while Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        assert time.monotonic() < deadline_s
-        time.sleep(POLL_S)
+from tests.stopped_process import stopped
 
 
 @pytest.mark.servers
@@ -47,14 +33,12 @@ def test_a_filler_is_stopped_between_query_and_fill(
             assert filler.stdin is not None
             assert filler.stdout is not None
             assert filler.stdout.readline() == "read\n"
-            os.kill(filler.pid, signal.SIGSTOP)
-            wait_until_stopped(filler.pid)
-            print(file=filler.stdin, flush=True)
-            if is_changed:
-                model.write("r20")
-                model.apply()
-            assert model.cached("r20") is None
-            os.kill(filler.pid, signal.SIGCONT)
+            with stopped(filler.pid):
+                print(file=filler.stdin, flush=True)
+                if is_changed:
+                    model.write("r20")
+                    model.apply()
+                assert model.cached("r20") is None
             value, counters = json.loads(filler.stdout.readline())
         finally:
             filler.kill()  # also one that is stopped

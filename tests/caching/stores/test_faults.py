@@ -1,7 +1,6 @@
 """What befalls real servers in mid-run: full, unresponsive, restarted, without their scripts."""
 
 import os
-import signal
 from collections.abc import Callable
 
 import pytest
@@ -19,6 +18,7 @@ from tests.caching.stores.blocking import BlockingStore
 from tests.caching.stores.memcached_stores import open_memcached
 from tests.caching.stores.opened import BUCKETS, RANGE, TIMEOUT_MS, TTL_MS, own_layout
 from tests.caching.stores.redis_stores import open_redis, redis_url
+from tests.stopped_process import stopped
 
 LEASE_MS = 600_000
 
@@ -153,16 +153,13 @@ def test_an_unresponsive_server_is_left_alone(
     """R18: a stopped server is an error at once after the first timeout, then it is asked again."""
     server = request.getfixturevalue(starting)()
     store = opening(server, 100)
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
+    with stopped(server.pid):
         with pytest.raises(StoreUnreachable, match="does not answer") as first:
             store.read(["user:1"])
         with pytest.raises(StoreUnreachable) as second:
             store.read(["user:1"])
         assert server.address in str(first.value)
         assert first.value.node == second.value.node == server.address
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
 
     wait_until(lambda: _answers(store), "the store is asked again")
     store.close()

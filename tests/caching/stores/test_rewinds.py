@@ -25,6 +25,7 @@ from tests.caching.cache_servers import (
 from tests.caching.protocol.tokens import token
 from tests.caching.stores.opened import RANGE, Opened
 from tests.caching.stores.redis_stores import open_redis
+from tests.stopped_process import stop
 
 
 def check_rewind(opened: Opened, save: Callable[[], object], rewind: Callable[[], object]) -> None:
@@ -94,7 +95,7 @@ def test_a_promoted_replica_is_noticed(real_servers: None, tmp_path: Path) -> No
                 "the replica has everything",
             )
             assert replica.pid is not None
-            os.kill(replica.pid, signal.SIGSTOP)
+            stop(replica.pid)
             command(primary, "CLIENT KILL TYPE replica")
 
         def promote() -> None:

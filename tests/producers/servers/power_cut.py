@@ -1,8 +1,6 @@
 """A power cut that makes a server forget what it wrote last."""
 
-import os
 import shutil
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ from databases.sql import rows
 from producers.settings import ShardProducerSettings
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import producing, wait_caught_up
+from tests.stopped_process import stopped
 
 
 @contextmanager
@@ -19,9 +18,8 @@ def losing_what_follows(database: DatabaseFixture, folder: Path) -> Iterator[Non
     server = database.server
     pid = server.pid
     assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    shutil.copytree(server.datadir, folder, ignore=shutil.ignore_patterns("*.sock*"))
-    os.kill(pid, signal.SIGCONT)
+    with stopped(pid):
+        shutil.copytree(server.datadir, folder, ignore=shutil.ignore_patterns("*.sock*"))
     yield
     server.kill()
     shutil.rmtree(server.datadir)

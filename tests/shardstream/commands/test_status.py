@@ -1,13 +1,12 @@
 """`shardstream status`: what readers can have, told from Kafka alone."""
 
 import json
-import os
 import re
 import signal
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import wait_for
 from tests.shardstream.command_line import WAIT_S_MAX, background, run, streaming, write_settings
 from tests.shardstream.status.answers import get
+from tests.stopped_process import stopped
 
 pytestmark = pytest.mark.full
 
@@ -122,14 +122,11 @@ def test_a_killed_producer_is_named(
 @contextmanager
 def frozen(kafka: KafkaCluster) -> Iterator[None]:
     """Brokers that keep their connections and answer nothing, for the duration of a block."""
-    pids = [broker.pid for broker in kafka.brokers if broker.pid is not None]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with ExitStack() as stack:
+        for broker in kafka.brokers:
+            if broker.pid is not None:
+                stack.enter_context(stopped(broker.pid))
         yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])

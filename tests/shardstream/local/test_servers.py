@@ -14,6 +14,7 @@ from shardstream.local.database_server import DatabaseConnection
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import wait_for
+from tests.stopped_process import stop
 from tests.topics.shard_writer import TIMEOUT_S
 from topics.kafka.client import Deadline
 
@@ -72,7 +73,7 @@ def test_a_server_that_answers_late_is_asked_again(
 
     def connect_and_stop(**arguments: object) -> DatabaseConnection:
         connection = connect(**arguments)
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         return connection
 
     try:
