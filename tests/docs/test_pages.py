@@ -10,11 +10,16 @@ from tests.docs.command_syntax import check_commands, check_reshards
 from tests.docs.page_run import PageRun
 from tests.repository import ROOT, pages
 
-PAGES = [path.relative_to(ROOT).as_posix() for path in pages()]
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in pages())
+# Their blocks start whole systems.
+LONG_PAGES = {"README.md", "docs/caching.md", "docs/operations.md"}
 
 
 @pytest.mark.usefixtures("real_servers")
-@pytest.mark.parametrize("page", sorted(PAGES))
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.full if page in LONG_PAGES else ()) for page in PAGES],
+)
 def test_blocks_of_the_page_run(page: str, tmp_path: Path) -> None:
     """C7: commands, programs, statements and settings of a page work in the order of the page."""
     text = (ROOT / page).read_text()

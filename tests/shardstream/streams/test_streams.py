@@ -143,6 +143,7 @@ def test_who_gets_no_row_moves_on(server: StreamServer, writers: Writers) -> Non
     assert (found.data["table"], found.data["seq"]) == ("items", 7)
 
 
+@pytest.mark.full
 def test_parts_of_a_keyspace(server: StreamServer, writers: Writers) -> None:
     """Rows of a key range, of tables, and in the order of each shard alone."""
     left, right = writers("-80", "80-")
@@ -166,6 +167,7 @@ def test_parts_of_a_keyspace(server: StreamServer, writers: Writers) -> None:
     assert merged == [*unmerged, ("-80", 1)]
 
 
+@pytest.mark.full
 def test_a_split_is_hopped_over(server: StreamServer, writers: Writers, targets: Writers) -> None:
     """Whoever comes back at any id, before or behind the hop, gets the rest once and in order."""
     _, everything = split(writers, targets)
