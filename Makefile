@@ -83,10 +83,10 @@ quick: build $(TESTS)  ## the tests that need no servers, under a minute
 # with Spark take about 6 GB.
 JOBS ?= 3
 
-test: build $(TESTS) $(JAVA_CLASSES)  ## the tests that take seconds, on real servers, in minutes
+test: build $(TESTS) $(JAVA_CLASSES)  ## the tests that take seconds each, on real servers
 	$(BIN)/python -m tests --numprocesses $(JOBS) tests
 
-test-all: build $(TESTS) $(JAVA_CLASSES) $(OLD_SPARK)/.installed  ## all tests, then the containers; more than an hour
+test-all: build $(TESTS) $(JAVA_CLASSES) $(OLD_SPARK)/.installed  ## all tests, then the containers; an hour
 	$(BIN)/python -m tests -m '' --numprocesses $(JOBS) tests
 	@$(MAKE) --no-print-directory test-ecosystem
 

@@ -2,15 +2,17 @@
 
 python -m tests [OPTIONS AND PATHS OF PYTEST]
 
-A test that passes then failed for what ran beside it or before it: the run is green, and its last
-lines name it with its error, because its cause is still to be found. A test that fails again makes
-the run red, and so do more than `RERUN_MAX` failures, which have a common cause.
+A test that does not fail then failed for what ran beside it or before it: the run is green, and its
+last lines name it with its error, because its cause is still to be found. The run is red if a test
+fails again, and nothing is run again if more than `RERUN_MAX` tests failed, which probably have one
+cause, or if anything else went wrong, such as a file that cannot be imported.
 """
 
 import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -18,17 +20,34 @@ RERUN_MAX = 5
 
 
 class FailedTests:
-    """Pytest plugin: the first line of the error of each test that failed, by its id."""
+    """Pytest plugin: the first line of the error of each test that failed, by its id.
+
+    `are_all`: every test that was collected has ended, and nothing failed that is not a test.
+    `root`: the folder that ids begin at.
+    """
 
     def __init__(self) -> None:
         self.errors: dict[str, str] = {}
+        self.are_all = False
+        self.root = Path()
+        self._ended: set[str] = set()
+        self._failures = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the first error of a test: that of its teardown may follow from it."""
+        if report.when not in ("setup", "call"):  # its teardown, or the crash of its worker
+            self._ended.add(report.nodeid)
         if report.failed:
+            self._failures += 1
             crash = getattr(report.longrepr, "reprcrash", None)
-            message = crash.message if crash else report.longreprtext
+            message = crash.message if crash else str(report.longrepr)
             self.errors.setdefault(report.nodeid, next(iter(message.splitlines()), ""))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Compare with what pytest has counted, collection included."""
+        counted = session.testscollected, session.testsfailed
+        self.are_all = (len(self._ended), self._failures) == counted
+        self.root = session.config.rootpath
 
 
 def main(arguments: list[str]) -> int:
@@ -37,11 +56,12 @@ def main(arguments: list[str]) -> int:
     failed = FailedTests()
     status = int(pytest.main(arguments, plugins=[failed]))
     unsteady: dict[str, str] = {}
-    if status == pytest.ExitCode.TESTS_FAILED and 0 < len(failed.errors) <= RERUN_MAX:
+    is_again = status == pytest.ExitCode.TESTS_FAILED and failed.are_all
+    if is_again and 0 < len(failed.errors) <= RERUN_MAX:
         print(f"\n{len(failed.errors)} failed: once more, alone", flush=True)
         # `-m ""`: an id names one test, whatever its marks.
         command = [sys.executable, "-m", "pytest", "-m", "", *failed.errors]
-        status = subprocess.run(command, check=False).returncode
+        status = subprocess.run(command, check=False, cwd=failed.root).returncode
         if status == pytest.ExitCode.OK:
             unsteady = failed.errors
     print(f"\n{_spent(began_s)}\nunsteady: {len(unsteady)}")
@@ -51,7 +71,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _spent(began_s: float) -> str:
-    """Say how long the run took, and the processor time of it and of all that it started."""
+    """Say how long the run took, and the processor time of it and of what it waited for."""
     wall_s = time.monotonic() - began_s
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu_s = sum(each.ru_utime + each.ru_stime for each in used)

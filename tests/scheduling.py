@@ -1,4 +1,4 @@
-"""Which worker of `make test` runs which tests, and what they begin with."""
+"""Which worker of a run of tests has which of them, and what they begin with."""
 
 from xdist.scheduler import LoadFileScheduling
 

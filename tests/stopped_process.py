@@ -27,8 +27,8 @@ def stop(pid: int) -> None:
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
     """Keep a process stopped for the duration of a block."""
-    stop(pid)
     try:
+        stop(pid)
         yield
     finally:
         os.kill(pid, signal.SIGCONT)

@@ -23,32 +23,50 @@ def test_it(number):
     assert not is_first, "at first"
 """
 _ALWAYS = "def test_it():\n    assert False, 'always'\n"
+_CRASH_AT_FIRST = """
+import os
+from pathlib import Path
+
+def test_it():
+    ran = Path("ran")
+    if not ran.exists():
+        ran.touch()
+        os._exit(1)
+"""
+_IT = "test_0.py::test_it"
 _NO_MODULE = "import no_such_module\n"
 
 
 @pytest.mark.parametrize(
-    ("source", "status", "ends"),
+    ("sources", "is_green", "ends"),
     [
         (
-            _AT_FIRST.format(count=1),
-            pytest.ExitCode.OK,
-            "unsteady: 1\n  test_it.py::test_it[0]: AssertionError: at first\n",
+            [_AT_FIRST.format(count=1)],
+            True,
+            f"unsteady: 1\n  {_IT}[0]: AssertionError: at first\n",
         ),
-        (_AT_FIRST.format(count=RERUN_MAX + 1), pytest.ExitCode.TESTS_FAILED, "unsteady: 0\n"),
-        (_ALWAYS, pytest.ExitCode.TESTS_FAILED, "unsteady: 0\n"),
-        (_NO_MODULE, pytest.ExitCode.INTERRUPTED, "unsteady: 0\n"),
+        (
+            [_CRASH_AT_FIRST, "def test_that(): pass"],
+            True,
+            f"unsteady: 1\n  {_IT}: worker 'gw0' crashed while running '{_IT}'\n",
+        ),
+        ([_AT_FIRST.format(count=RERUN_MAX + 1)], False, "unsteady: 0\n"),
+        ([_ALWAYS], False, "unsteady: 0\n"),
+        ([_NO_MODULE], False, "unsteady: 0\n"),
+        ([_AT_FIRST.format(count=1), _NO_MODULE], False, "unsteady: 0\n"),
     ],
-    ids=["at first", "many", "always", "not collected"],
+    ids=["at first", "crash", "many", "always", "not collected", "one of each"],
 )
 def test_what_fails_runs_once_more(
-    tmp_path: Path, source: str, status: pytest.ExitCode, ends: str
+    tmp_path: Path, sources: list[str], ends: str, *, is_green: bool
 ) -> None:
     """A run is green only if the few tests that failed pass alone, and then it names them."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    (tmp_path / "test_it.py").write_text(source)
+    for number, source in enumerate(sources):
+        (tmp_path / f"test_{number}.py").write_text(source)
 
     run = subprocess.run(
-        [sys.executable, "-m", "tests", "test_it.py"],
+        [sys.executable, "-m", "tests", "--numprocesses", "1"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -56,5 +74,5 @@ def test_what_fails_runs_once_more(
         check=False,
     )
 
-    assert (run.returncode, run.stderr) == (status, "")
+    assert (run.returncode == 0) is is_green
     assert run.stdout.endswith(ends)

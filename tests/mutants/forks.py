@@ -169,9 +169,7 @@ class ForkedTests:
         sys.path.insert(0, str(self._root))
         options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
         options.append("--hypothesis-profile=mutants")
-        return int(
-            pytest.main([*options, "-m", "not servers and not slow", *self._paths], plugins=plugins)
-        )
+        return int(pytest.main([*options, "-m", "not servers", *self._paths], plugins=plugins))
 
 
 class _Order:

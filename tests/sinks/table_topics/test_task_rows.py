@@ -48,7 +48,6 @@ def messages_of(source: Source, rows: pa.Table, homes: RecentHomes) -> Iterator[
     return encoders.messages(rows, homes)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "header"), [("late", LATE_HEADER), ("doubtful", DUPLICATE_HEADER)]
 )

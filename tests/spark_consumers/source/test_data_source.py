@@ -190,7 +190,6 @@ def test_statement_and_json_text(spark: SparkSession, shop: Shop) -> None:
     ]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("more", "message"),
     [
