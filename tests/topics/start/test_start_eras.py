@@ -104,7 +104,8 @@ def test_a_target_whose_log_is_behind_the_topology(
     for target in targets("80-c0", "c0-"):
         target.commit((0, 2))
 
-    with pytest.raises(StartNotReached, match="shard 80-c0: its log has not reached BEGIN of r"):
+    # Both targets are behind, and either may be named.
+    with pytest.raises(StartNotReached, match=r"shard (80-c0|c0-): its log has not reached BEGIN"):
         resolve_start(
             StartWord.LATEST,
             config=config,
