@@ -19,9 +19,14 @@ def stop(pid: int) -> None:
     """
     os.kill(pid, signal.SIGSTOP)
     deadline_s = time.monotonic() + STOP_S_MAX
-    while set(states := _thread_states(pid)) != {"T"}:
-        assert time.monotonic() < deadline_s, f"process {pid} does not stop: {states}"
+    while not is_stopped(pid):
+        assert time.monotonic() < deadline_s, f"process {pid} does not stop: {_thread_states(pid)}"
         time.sleep(POLL_S)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether every thread of a process is stopped."""
+    return set(_thread_states(pid)) == {"T"}
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def test_nothing_is_lost_in_the_life_of_a_stream(
 ) -> None:
     """Copy, stream, a large row, kill, another password, failover; beside the service's statements.
 
-    To a stream Aurora is as RDS, and Cloud SQL as a plain server, which is shown, too. Each
+    To a stream Aurora is as RDS, and Cloud SQL as a plain server; both have their case. Each
     row comes once, and where the service keeps MINIMAL metadata its names are proved.
     """
     monkeypatch.setattr(supervisor, "LOGIN_PAUSE_S", 0.2)

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 from resharding.switch.decision import Action
@@ -16,6 +15,7 @@ from tests.resharding.flow import Flow
 from tests.resharding.switchable import lets_in
 from tests.resharding.writers import WRITERS
 from tests.shardstream.command_line import COMMAND_S_MAX
+from tests.stopped_process import is_stopped
 from topics.keyspace.topology import ReshardState
 
 SWITCH_RUNS_MAX = 30
@@ -137,9 +137,7 @@ def frozen_switch(keyspace: Flow, reshard_id: str, *more: str) -> "subprocess.Po
 
 def stands_still(process: "subprocess.Popen[str]") -> bool:
     """Whether a process is paused or has ended."""
-    if process.poll() is not None:
-        return True
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return process.poll() is not None or is_stopped(process.pid)
 
 
 def wakes_for_nothing(
