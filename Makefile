@@ -86,9 +86,11 @@ JOBS ?= 3
 test: build $(TESTS) $(JAVA_CLASSES)  ## the tests that take seconds each, on real servers
 	$(BIN)/python -m tests --numprocesses $(JOBS) tests
 
-test-all: build $(TESTS) $(JAVA_CLASSES) $(OLD_SPARK)/.installed  ## all tests, then the containers; an hour
-	$(BIN)/python -m tests -m '' --numprocesses $(JOBS) tests
+test-all: build $(TESTS) $(JAVA_CLASSES) $(OLD_SPARK)/.installed  ## all tests, then the containers, an hour; or PART=sinks, one folder
+	$(BIN)/python -m tests -m '' --numprocesses $(JOBS) $(PART:%=tests/%) $(if $(PART),,tests)
+ifndef PART
 	@$(MAKE) --no-print-directory test-ecosystem
+endif
 
 test-ecosystem: build $(TESTS) $(JAVA_CLASSES)  ## docker/compose.yaml on a Docker engine, which root on Debian gets without one
 	$(BIN)/python -m tests.ecosystem

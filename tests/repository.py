@@ -87,3 +87,22 @@ def parsed(module: str, source: str, *, is_package: bool = False) -> Source:
                 pass
     texts = frozenset(text for key, text in constants.items() if key not in docstrings)
     return Source(frozenset(imports), texts)
+
+
+@cache
+def gate_tests(path: Path) -> dict[str, bool]:
+    """Return the names of a file's tests, and whether `make test` runs each: the mark `full`."""
+    tree = ast.parse(path.read_text("utf-8"))
+    found: dict[str, bool] = {}
+    is_file_full = False
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) if name.startswith("test_"):
+                marks = map(ast.unparse, node.decorator_list)
+                found[name] = "pytest.mark.full" not in marks
+            case ast.Assign(targets=[ast.Name(id="pytestmark")], value=value):
+                is_file_full = "pytest.mark.full" in ast.unparse(value)
+            # A state machine of Hypothesis.
+            case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("Test"):
+                found[name] = True
+    return {name: in_gate and not is_file_full for name, in_gate in found.items()}

@@ -39,7 +39,6 @@ def test_the_units_are_valid(tmp_path: Path, name: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.full
 def test_a_producer_tells_systemd_that_it_is_ready_alive_and_ending(
     tmp_path: Path,
     kafka: KafkaCluster,

@@ -1,7 +1,5 @@
 """A shard is split while its rows are still being copied, and everyone who copies is killed."""
 
-import pytest
-
 from event_token import ShardName
 from producers.settings import CopySettings
 from shardstream.local.kafka_cluster import KafkaCluster
@@ -21,8 +19,6 @@ from tests.resharding.shards import (
 )
 from tests.resharding.writers import make_tables, rows_of, vindexes_of, writing
 from topics.progress.copy_topic import CopyAction, CopyRequest, CopyState, ask
-
-pytestmark = pytest.mark.full
 
 # Beside the ids of the writers.
 OLD_ID = 1_000_000

@@ -36,8 +36,6 @@ from topics.kafka.client import ClientConfig, check_reachable
 from topics.progress.copy_topic import CopyState
 from topics.records.vevent import Op
 
-pytestmark = pytest.mark.full
-
 # One for the connections that were killed, and one for a login that is tried again. Others are not.
 RECONNECTS_MAX = 2
 # A person waits less for an answer; the broker is on loopback.
@@ -146,6 +144,7 @@ def has_failed(producer: RunningProducer, seen: int) -> bool:
     return any("failed with status 1" in status.note for status in producer.statuses[seen:])
 
 
+@pytest.mark.full
 def test_passwords_that_a_command_hands_out_may_rotate(
     mysql_a: DatabaseFixture,
     kafka: KafkaCluster,
@@ -188,6 +187,7 @@ def test_passwords_that_a_command_hands_out_may_rotate(
     assert PASSWORD not in "".join(said)
 
 
+@pytest.mark.full
 def test_a_password_of_kafka_that_is_changed_in_mid_run_is_read_again(
     mysql_a: DatabaseFixture,
     listening: ListeningCluster,
@@ -240,6 +240,7 @@ def check_refused(config: ClientConfig) -> None:
         check_reachable(config)
 
 
+@pytest.mark.full
 def test_kafka_over_tls_is_verified(
     mysql_a: DatabaseFixture,
     listening: ListeningCluster,

@@ -21,8 +21,6 @@ from tests.producers.session.producing import (
 from topics.progress.copy_topic import CopyState
 from topics.records.vevent import EventType
 
-pytestmark = pytest.mark.full
-
 UNLOGGED = "SET SESSION sql_log_bin = 0"
 LOGGED = "SET SESSION sql_log_bin = 1"
 HOSTILE = (

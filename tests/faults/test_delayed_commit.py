@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from tests.database_servers import DatabaseFixture
 from tests.faults.listeners import ListeningCluster
 from tests.faults.proxy import Frame
@@ -21,8 +19,6 @@ from tests.producers.session.producing import (
 )
 from topics.kafka.client import ClientConfig
 from topics.names import ShardTopics
-
-pytestmark = pytest.mark.full
 
 # Numbers of Kafka's protocol.
 ADD_PARTITIONS, END_TXN = 24, 26

@@ -19,8 +19,6 @@ from tests.producers.session.workload import Workload, check_all
 from topics.kafka.client import open_admin
 from topics.names import ShardTopics
 
-pytestmark = pytest.mark.full
-
 MB = 1 << 20
 # A MySQL data folder has 100 MB; tmpfs takes no memory for what is not written.
 SERVER_DISK_BYTES = 400 * MB
@@ -55,6 +53,7 @@ def on_small_disk(broker: KafkaBroker) -> Iterator[Path]:
         broker.start()
 
 
+@pytest.mark.full
 def test_full_disk_of_a_broker(
     mysql_a: DatabaseFixture, kafka3: KafkaCluster, keyspace: str
 ) -> None:

@@ -23,8 +23,6 @@ from tests.producers.session.producing import (
 from tests.program_starter import StartedProgram
 from tests.shardstream.command_line import Background, background, run, streaming, write_settings
 
-pytestmark = pytest.mark.full
-
 SPARE_BYTES = 48 * 1024 * 1024
 ROW_BYTES = 80_000_000
 
@@ -72,6 +70,7 @@ def test_too_few_file_handles_are_waited_out_by_name(
         producer.wait_for("the row", lambda p: rows_of(p) > 0)
 
 
+@pytest.mark.full
 def test_too_little_memory_ends_in_one_sentence_and_loses_nothing(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str, tmp_path: Path
 ) -> None:

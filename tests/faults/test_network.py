@@ -22,8 +22,6 @@ from tests.producers.session.workload import Workload, check_all
 from tests.topics.shard_writer import provision
 from topics.kafka.client import ClientConfig
 
-pytestmark = pytest.mark.full
-
 # Instead of half a minute and a minute: what a silent connection costs before it is given up.
 ANSWER_S = 3
 REQUEST_MS = "4000"
@@ -45,6 +43,7 @@ def fail_in_every_way(proxy: Proxy, goes_on: Callable[[], None]) -> None:
     proxy.heal()
 
 
+@pytest.mark.full
 def test_faults_between_producer_and_database(
     mysql_a: DatabaseFixture,
     kafka: KafkaCluster,

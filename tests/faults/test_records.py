@@ -26,8 +26,6 @@ from topics.names import ShardTopics
 from topics.records.vevent import EventType, VEvent
 from topics.stream.subscriber import StreamSubscriber
 
-pytestmark = pytest.mark.full
-
 
 def put(config: ClientConfig, topic: str, value: bytes | None) -> None:
     """Write a record as a stranger would."""

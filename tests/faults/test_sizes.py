@@ -34,8 +34,6 @@ from topics.progress.codec import decode_progress
 from topics.schemas import open_schema_ids
 from topics.stream.subscriber import StreamSubscriber
 
-pytestmark = pytest.mark.full
-
 MIB = 1024 * 1024
 ROW_BYTES_MAX = 96 * MIB
 LIMIT_BYTES = 112 * MIB
@@ -49,6 +47,7 @@ RECURSION = {Flavor.MYSQL: "cte_max_recursion_depth", Flavor.MARIADB: "max_recur
 TRIES = 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("flavor", [Flavor.MYSQL, Flavor.MARIADB], ids=str)
 def test_rows_of_a_hundred_megabytes(
     request: pytest.FixtureRequest, kafka: KafkaCluster, keyspace: str, flavor: Flavor
@@ -131,6 +130,7 @@ def test_a_producer_killed_between_parts_leaves_none_of_them(
     assert sum(each.parts for progress in log.progress for each in progress.in_parts) >= 6
 
 
+@pytest.mark.full
 def test_backlog_of_an_outage_stays_on_the_server(
     mysql_a: DatabaseFixture, healed: ListeningCluster, keyspace: str
 ) -> None:

@@ -497,7 +497,6 @@ def test_retention_of_rds_that_cannot_be_seen_is_said(mysql_a: DatabaseFixture) 
     )
 
 
-@pytest.mark.full
 def test_a_reader_of_aurora_is_left_out_with_a_sentence(
     mysql_a: DatabaseFixture, start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -21,8 +21,6 @@ from tests.packaging.environment import BUILD_S_MAX, Installation, checked, link
 from tests.producers.decoder.decoding import decode
 from tests.repository import PACKAGES, ROOT
 
-pytestmark = pytest.mark.full
-
 FOLDERS = tuple(f"{name}/" for name in PACKAGES)
 FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 # Recorded from MySQL 9.7 with tests.producers.decoder.capture; all column types of the workload.
@@ -112,6 +110,7 @@ def test_the_source_distribution_holds_what_a_build_needs(sdist: Path) -> None:
     assert not [n for n in names if n.startswith(others) or n.endswith(".so")]
 
 
+@pytest.mark.full
 def test_the_wheel_holds_compiled_modules_and_types(compiled_wheel: Path) -> None:
     """Every compiled module beside its source, the libraries, py.typed in each package."""
     with ZipFile(compiled_wheel) as archive:
@@ -137,6 +136,7 @@ def test_the_wheel_holds_every_file_that_is_no_module(source: Path, wheel: Path)
     assert {name for name in names if not name.endswith((".py", ".so"))} == expected
 
 
+@pytest.mark.full
 def test_the_installed_decoder_is_compiled_and_decodes(
     compiled_wheel: Path, tmp_path: Path
 ) -> None:
@@ -211,6 +211,7 @@ print(json.dumps(ended))
 """
 
 
+@pytest.mark.full
 def test_every_command_runs_without_extras(installation: Installation, tmp_path: Path) -> None:
     """A command that needs an extra ends in one line that names it; none shows a traceback."""
     arguments = ("-c", _RUN_EACH, json.dumps(COMMANDS))
@@ -233,6 +234,7 @@ def test_every_command_runs_without_extras(installation: Installation, tmp_path:
             assert "[spark]" not in err + out, command
 
 
+@pytest.mark.full
 def test_without_a_compiler_the_build_names_the_switch(sdist: Path, tmp_path: Path) -> None:
     """A build that cannot compile fails with one sentence; the switch it names builds plain."""
     refused = subprocess.run(

@@ -56,7 +56,6 @@ def looked(keyspace: str) -> KeyspaceView:
     return busy_keyspace(keyspace, HOSTILE if keyspace == "hostile" else "db-a:3306")
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_accessible_and_safe(browser: Browser, scheme: str) -> None:
     """Axe finds no fault, names are text, nothing is asked of other hosts, no error is logged."""

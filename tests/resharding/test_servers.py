@@ -91,7 +91,6 @@ def is_mariadb(database: DatabaseFixture) -> bool:
     return database.flavor.value == "mariadb"
 
 
-@pytest.mark.full
 def test_the_servers_say_which_is_the_primary(pair: Pair, tmp_path: Path) -> None:
     """A5: after a planned failover the second server of the settings is the one that is used."""
     first, second = pair

@@ -34,8 +34,6 @@ from topics.progress.copy_topic import (
     record_key,
 )
 
-pytestmark = pytest.mark.full
-
 # The rows written at first, and some hundred of the writers'.
 SEQS_MIN = 2_800
 
@@ -121,6 +119,7 @@ def test_verify_under_live_writes(
             assert cursor.fetchall() == ((3,),)
 
 
+@pytest.mark.full
 def test_verify_waits_for_copies(
     mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

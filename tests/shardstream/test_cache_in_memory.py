@@ -54,7 +54,6 @@ def write_settings(folder: Path, kafka: KafkaCluster, keyspace: str, more: str =
     return path
 
 
-@pytest.mark.full
 def test_a_forked_process_has_no_hits(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, writer: ShardWriter
 ) -> None:
@@ -79,7 +78,6 @@ def test_a_forked_process_has_no_hits(
         cache.close()
 
 
-@pytest.mark.full
 def test_its_process_invalidates_it(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, writer: ShardWriter
 ) -> None:

@@ -62,7 +62,6 @@ def batches_of(shop: Shop, rows: int, ms: int) -> Iterator[StreamBatch]:
                 return
 
 
-@pytest.mark.full
 def test_a_subscriber_gives_the_rows_that_spark_gives(spark: SparkSession, written: Shop) -> None:
     """Without Spark a sink gets the same columns, also of a part of a shard."""
     for key_range in ("-", "-20"):
@@ -88,7 +87,6 @@ def test_a_subscriber_gives_the_rows_that_spark_gives(spark: SparkSession, writt
         ]
 
 
-@pytest.mark.full
 def test_batches_follow_each_other_and_end_with_transactions(written: Shop) -> None:
     """F30: a batch begins where the one before it ends, also after a restart from a target."""
     every = list(batches_of(written, rows=2, ms=200))
@@ -110,7 +108,6 @@ def test_batches_follow_each_other_and_end_with_transactions(written: Shop) -> N
     assert again.rows.slice(0, 1).equals(every[1].rows.slice(0, 1))
 
 
-@pytest.mark.full
 def test_changes_of_a_subscriber_are_those_of_a_task(written: Shop) -> None:
     """A batch without Spark is reduced to the last change of each key."""
     [batch] = batches_of(written, rows=EVENTS, ms=WAIT_MS)
@@ -151,7 +148,6 @@ def test_a_batch_ends_after_some_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert batches._events == events[:4]
 
 
-@pytest.mark.full
 def test_a_closed_subscriber_ends_the_batches(written: Shop) -> None:
     """`close` ends the iteration; limits that make no batch are refused."""
     reader = StreamSubscriber(written.keyspace, "-", "earliest", config=written.config)

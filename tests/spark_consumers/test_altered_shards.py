@@ -45,7 +45,6 @@ def batches_of(altered: AlteredShards, *, together: bool) -> Iterator[Sequence[V
         yield from ([event] for event in altered.events)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("together", "drop_columns"), [(True, False), (False, True), (False, False)]
 )

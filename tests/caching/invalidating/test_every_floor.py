@@ -21,8 +21,6 @@ from topics.records.skip_record import Skip, SkipKind
 from topics.records.statement_record import STATEMENT_SCHEMA_TEXT
 from topics.records.vevent import EventType, Op, VEvent
 
-pytestmark = pytest.mark.full
-
 
 @pytest.fixture
 def memory() -> Opened:
@@ -80,6 +78,7 @@ def test_ddl_and_skips_take_all_values_out_of_use(
         assert client.fill("order:1", done.token)
 
 
+@pytest.mark.full
 def test_a_split_closes_the_source_and_opens_the_targets(
     config: ClientConfig,
     keyspace: str,
@@ -121,6 +120,7 @@ def test_a_split_closes_the_source_and_opens_the_targets(
     assert running.counters.generations_renewed == 0
 
 
+@pytest.mark.full
 def test_a_change_of_the_server_that_writes(
     config: ClientConfig, keyspace: str, writers: Writers, memory: Opened
 ) -> None:
@@ -147,6 +147,7 @@ def test_a_change_of_the_server_that_writes(
             assert client.hit("order:1") is keeps
 
 
+@pytest.mark.full
 def test_a_node_that_comes_back_older(
     config: ClientConfig, keyspace: str, writers: Writers, memory: Opened
 ) -> None:

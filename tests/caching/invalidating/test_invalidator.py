@@ -225,7 +225,6 @@ def test_a_restart_ten_seconds_back(
         assert client.floor("order:6").generation == before.generation
 
 
-@pytest.mark.full
 def test_a_change_while_no_invalidator_runs(
     config: ClientConfig, keyspace: str, writers: Writers, cache: Opened, client: Client
 ) -> None:

@@ -38,7 +38,6 @@ LEFT_OUT = {
 }
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("memcached", [False, True], ids=["redis", "memcached"])
 def test_every_hit_holds_what_was_applied(*, memcached: bool) -> None:
     """With evictions, flushes, restores, replays, DDL and a split, and caches fill again after."""
@@ -63,7 +62,6 @@ def test_histories_that_shrink(choices: st.DataObject, *, memcached: bool) -> No
     assert history.world.violations == []
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("flavor", list(Flavor))
 def test_a_demoted_server_does_not_pass_for_fresh(flavor: Flavor) -> None:
     """The same where failovers lose transactions, and who has them is still read."""
@@ -84,7 +82,6 @@ def test_a_demoted_server_does_not_pass_for_fresh(flavor: Flavor) -> None:
 FIRST_SEEN = {"4-placeholder-first": 285, "6-order": 176, "8": 242, "11": 71}
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("rule", LEFT_OUT)
 def test_each_rule_is_needed(rule: str) -> None:
     """A process that does not keep the rule breaks an invariant in one of the histories."""

@@ -38,7 +38,6 @@ def lossy_failover(start_server: StartServer, *options: str) -> Pair:
     return Pair(demoted, promoted, name)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("options", [(), ("--log-slave-updates=OFF",)])
 def test_mariadb_a_demoted_server_does_not_pass_for_fresh(
     start_mariadb: StartServer, options: tuple[str, ...]
@@ -65,7 +64,6 @@ def test_mariadb_a_demoted_server_does_not_pass_for_fresh(
         assert (found.rows, found.server) == (new.rows, server_name(pair.replica))
 
 
-@pytest.mark.full
 def test_mariadb_what_a_failover_did_not_lose_stays_proven(start_mariadb: StartServer) -> None:
     """Tokens from before are included in those of both servers, also when the first returns."""
     first, second, name = start_pair_with_table(start_mariadb)
@@ -134,7 +132,6 @@ def test_mariadb_a_server_that_is_rebuilt_knows_who_wrote_before(
             later.execute(rows, at_least=lost)
 
 
-@pytest.mark.full
 def test_mysql_a_demoted_server_does_not_pass_for_fresh(start_mysql: StartServer) -> None:
     """MySQL's sets name every transaction."""
     pair = lossy_failover(start_mysql)

@@ -98,7 +98,6 @@ def test_a_commit_between_token_and_rows_is_not_in_the_token(database: DatabaseF
     assert not found.token.position.includes(executed_set(database))
 
 
-@pytest.mark.full
 def test_tokens_claim_nothing_that_the_rows_lack(database: DatabaseFixture) -> None:
     """While others commit and binlogs rotate, every transaction of the token is in the rows."""
     name = table(database)

@@ -55,7 +55,6 @@ def held_back(pair: Pair) -> Iterator[None]:
         wait_same(pair.replica, pair.primary)
 
 
-@pytest.mark.full
 def test_the_preferred_server_is_asked_before_those_of_its_role(pair: Pair) -> None:
     """Roles come first, for they decide; a name that no server has changes nothing."""
     with reader_of(pair.replica, pair.replica, pair.primary) as reader:

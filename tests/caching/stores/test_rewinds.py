@@ -81,7 +81,6 @@ def test_a_restore_from_an_old_snapshot_is_noticed(start_redis: StartServer[Redi
     check_rewind(open_redis([server]), lambda: admin(server).save(), restart)
 
 
-@pytest.mark.full
 def test_a_promoted_replica_is_noticed(real_servers: None, tmp_path: Path) -> None:
     """H7, F31: the primary dies with an acknowledged invalidation that its replica never got."""
     with started([cluster_member(tmp_path / name) for name in ("a", "b")]) as servers:

@@ -1,7 +1,5 @@
 """A producer copies tables while it streams: existing rows join its log."""
 
-import pytest
-
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import (
@@ -14,8 +12,6 @@ from tests.producers.copy.copying import (
 from tests.producers.session.producing import check_progress, producing, read_log, settings_of
 from topics.progress.copy_topic import CopyState
 from topics.records.vevent import EventType, Op
-
-pytestmark = pytest.mark.full
 
 ROWS = 8_000
 

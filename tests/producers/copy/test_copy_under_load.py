@@ -37,8 +37,6 @@ from topics.progress.copy_topic import (
     read_copies,
 )
 
-pytestmark = pytest.mark.full
-
 KEYS = 400
 # Small chunks: hundreds of windows, each of which can go wrong.
 SMALL_CHUNKS = CopySettings(chunk_rows_max=25, tables_at_once=3)
@@ -86,6 +84,7 @@ def alter_between_pieces(
         wait_for("the copy goes on", lambda s=seen: pieces() > min(s, MANY - 1))  # type: ignore[misc]
 
 
+@pytest.mark.full
 def test_kills_and_changed_definitions_under_load(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -56,7 +56,6 @@ def events_of(events: list[VEvent], table: str, op: Op) -> dict[Any, VEvent]:
     }
 
 
-@pytest.mark.full
 def test_copied_rows_go_by_the_rules_of_the_stream(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -31,8 +31,6 @@ from tests.producers.session.producing import (
 )
 from topics.progress.copy_topic import CopyAction, CopyState
 
-pytestmark = pytest.mark.full
-
 # A chunk that no socket's buffers hold: the server is still sending it while the reader rests.
 ROWS = 240
 CHUNK_ROWS = 200

@@ -47,7 +47,6 @@ def reads_of(scene: Scene) -> list[tuple[int, int]]:
     return [(int(str(row["id"])), int(str(row["v"]))) for row in rows if row is not None]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("kept", [None, (0, *range(1, 60, 2))], ids=["all", "filtered"])
 @pytest.mark.parametrize("by_snapshot", [False, True])
 def test_any_order_gives_the_table(

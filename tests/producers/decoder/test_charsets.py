@@ -66,7 +66,6 @@ def read_here(code: bytes, charset: str) -> str | None:
         return None
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("server", ["mysql_a", "mariadb_a"])
 def test_every_code_is_read_as_the_server_reads_it(
     real_servers: None, server: str, request: pytest.FixtureRequest

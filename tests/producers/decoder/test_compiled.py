@@ -11,8 +11,6 @@ from tests.producers.decoder.capture import capture, executed_set
 from tests.producers.decoder.workload import run_workload
 from tests.repository import ROOT
 
-pytestmark = pytest.mark.full
-
 ROWS = 60
 
 _DECODE = """

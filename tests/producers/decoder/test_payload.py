@@ -56,7 +56,6 @@ def large(mysql_a: DatabaseFixture) -> tuple[str, bytes]:
     )
 
 
-@pytest.mark.full
 def test_transaction_larger_than_its_memory_streams_through(large: tuple[str, bytes]) -> None:
     """An event of several packets that holds 220 MB: all rows, and never half of them at once."""
     before, stream = large

@@ -94,7 +94,6 @@ def test_a_change_beyond_a_kafka_record_is_named(database: DatabaseFixture) -> N
     assert "by a filter rule" in str(caught.value)
 
 
-@pytest.mark.full
 def test_rows_of_100_megabytes(database: DatabaseFixture) -> None:
     """One row in an event of six packets, and small changes of it."""
     name = database.new_database()

@@ -281,7 +281,6 @@ def test_checksums_can_be_left_unverified(mixed: Stream) -> None:
     assert unverified.messages == verified.messages
 
 
-@pytest.mark.full
 def test_an_event_of_several_packets(mysql_a: DatabaseFixture) -> None:
     """Events above 16 MB come in several packets; the pieces are put together again."""
     with mysql_a.connect() as connection, connection.cursor() as cursor:

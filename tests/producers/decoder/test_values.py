@@ -62,7 +62,6 @@ def final_rows(events: list[VEvent]) -> dict[Any, dict[str, Any]]:
     return rows
 
 
-@pytest.mark.full
 def test_changes_add_up_to_what_the_server_shows(workload: Workload) -> None:
     """Inserts, updates and deletes applied in order give the table, value by value."""
     expected = selected_rows(workload.database, workload.name)

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Final
 
-import pytest
-
 from event_token.errors import UsageError
 from producers.decoder import RuleBroken
 from producers.filters.binding import TableFilters
@@ -144,7 +142,6 @@ def condition(chance: random.Random, depth: int = 0) -> str:
             return f"{column} {operator} {literal()}"
 
 
-@pytest.mark.full
 def test_rules_want_the_rows_that_select_finds(database: DatabaseFixture) -> None:
     """For random rows of every kind of column, a rule is refused or keeps what SELECT finds.
 

@@ -17,8 +17,6 @@ from tests.producers.lanes.lanes import (
 )
 from tests.producers.lanes.search import Found, Search
 
-pytestmark = pytest.mark.full
-
 
 def fences(lane: int, ids: int = 2) -> tuple[Operation, ...]:
     """Take all ids of a lane, as an operator's command does it."""

@@ -25,8 +25,6 @@ from tests.producers.session.producing import (
     wait_caught_up,
 )
 
-pytestmark = pytest.mark.full
-
 
 @pytest.mark.parametrize("family", ["mysql", "mariadb"])
 def test_producer_streams_over_verified_tls(

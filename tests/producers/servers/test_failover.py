@@ -40,8 +40,6 @@ from tests.producers.session.producing import (
 )
 from tests.producers.session.workload import Workload, check_all
 
-pytestmark = pytest.mark.full
-
 KILLS = 3
 
 
@@ -100,6 +98,7 @@ def noted(producer: RunningProducer, text: str) -> bool:
     return any(text in status.note for status in list(producer.statuses))
 
 
+@pytest.mark.full
 def test_shard_moves_from_server_to_server_under_load(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -134,6 +133,7 @@ def test_shard_moves_from_server_to_server_under_load(
     check_all(listed, primary, name)
 
 
+@pytest.mark.full
 def test_primary_and_replica_killed_in_turn_lose_and_repeat_nothing(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -241,6 +241,7 @@ def test_failover_that_lost_transactions_stops_and_names_them(
     assert sorted(replay(log, name, "t")) == [1]
 
 
+@pytest.mark.full
 def test_mariadb_replica_serves_until_somebody_writes_on_it(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -305,6 +306,7 @@ def test_mariadb_a_new_log_knows_who_wrote_before(
     assert not position.includes(parse_gtid_set(executed(first), Flavor.MARIADB))
 
 
+@pytest.mark.full
 def test_mariadb_a_lost_number_is_not_taken_for_a_later_one_of_the_same_server(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -28,8 +28,6 @@ from tests.producers.session.producing import (
     warnings_of,
 )
 
-pytestmark = pytest.mark.full
-
 INSERT = "INSERT INTO shop.t VALUES ({})"
 
 
@@ -112,6 +110,7 @@ def test_shard_pointed_at_another_shards_server_stops(
         pass
 
 
+@pytest.mark.full
 def test_clone_with_the_uuid_of_another_shards_server_is_refused(
     mysql_a: DatabaseFixture, start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -138,6 +137,7 @@ def test_clone_with_the_uuid_of_another_shards_server_is_refused(
         assert twin_problems([settings, replace(others, servers=(there,))]) == []
 
 
+@pytest.mark.full
 def test_failover_behind_a_virtual_address_needs_no_declaration(
     start_server: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -73,7 +73,6 @@ def test_all_wrong_mysql_settings_are_listed_at_once(
     assert "binlog_ignore_db is scratch" in whats(problems_of(server_of(database), Flavor.MYSQL))
 
 
-@pytest.mark.full
 def test_server_without_binlog_is_refused(start_mysql: Callable[..., DatabaseFixture]) -> None:
     """Without a binlog there is nothing to read."""
     database = start_mysql(("--skip-log-bin",))
@@ -149,7 +148,6 @@ def test_members_of_a_group_are_refused(start_mysql: Callable[..., DatabaseFixtu
     assert "slave_skip_errors is 1062" in of_replica
 
 
-@pytest.mark.full
 def test_idempotent_replicas_are_refused_by_name(start_server: StartServer) -> None:
     """A3: a replica that drops what it cannot apply is refused, and accepted once it is strict."""
     _primary, replica = start_pair(start_server)

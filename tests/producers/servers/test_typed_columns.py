@@ -1,7 +1,5 @@
 """Declared types in a running producer: at start, in stream and copy, for a later table."""
 
-import pytest
-
 from databases.errors import ServerRefused
 from producers.decoder import HiddenType
 from producers.filters.rules import FilterSettings, TablePattern
@@ -71,7 +69,6 @@ def test_undeclared_columns_are_all_listed(
     assert fix == f'"{name}.users.id" = "uuid" (or "bytes") under [producer.typed_columns]'
 
 
-@pytest.mark.full
 def test_copied_and_logged_rows_agree_and_a_later_table_stops(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -110,7 +110,6 @@ def test_times_set_by_hand_neither_run_back_nor_stall(
     assert events[2].timestamp_us < events[1].timestamp_us + STEP_US
 
 
-@pytest.mark.full
 def test_server_clock_an_hour_off_after_a_failover_stalls_nobody(
     start_mariadb: StartServer, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

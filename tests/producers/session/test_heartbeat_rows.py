@@ -178,7 +178,6 @@ def test_heads_follow_what_the_replica_has_applied(
     assert internal <= {EventType.DDL}
 
 
-@pytest.mark.full
 def test_replica_alone_is_warned_of(start_mysql: StartServer, mysql_a: DatabaseFixture) -> None:
     """Without a primary in the list no rows can be written; one alone needs them if always.
 

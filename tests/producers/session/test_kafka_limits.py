@@ -105,7 +105,6 @@ def test_outage_beyond_all_limits_ends_in_a_halt_and_loses_nothing(
     assert replay(log, name, "t") == table_rows(mysql_a, name, "t")
 
 
-@pytest.mark.full
 def test_transaction_beyond_the_brokers_limit_is_named(
     mysql_a: DatabaseFixture,
     kafka: KafkaCluster,
@@ -165,7 +164,6 @@ def test_batches_of_many_rows_fit_the_topic(
     assert not any(progress.in_parts for progress in log.progress)
 
 
-@pytest.mark.full
 def test_log_that_does_not_live_for_ever_is_warned_of(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import ProducerProcess, settings_of, wait_caught_up
@@ -12,8 +10,6 @@ from topics.names import ShardTopics
 from topics.progress.codec import decode_progress
 from topics.records.envelope import read_envelope
 from topics.schemas import open_schema_ids
-
-pytestmark = pytest.mark.full
 
 ROWS = 150_000
 ROW_BYTES = 2_400  # 360 MB in all

@@ -14,8 +14,6 @@ from tests.producers.session.producing import (
     wait_caught_up,
 )
 
-pytestmark = pytest.mark.full
-
 STATEMENTS = (
     "CREATE TABLE Orders (Id INT PRIMARY KEY, Note VARCHAR(9) COMMENT 'The Table Orders')",
     "INSERT INTO ORDERS VALUES (1, 'One')",

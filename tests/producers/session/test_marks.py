@@ -31,8 +31,6 @@ from topics.keyspace.topology import (
 from topics.progress.record import Mark, MarkKind
 from topics.records.vevent import EventType, Op
 
-pytestmark = pytest.mark.full
-
 COLUMNS = "(reshard_id, kind, sources, targets, hop_time_us, keyspace)"
 END_VALUES = "('r1', 'END', '[\"-\"]', '[\"-80\",\"80-\"]', NULL, '{keyspace}')"
 BEGIN_VALUES = "('r2', 'BEGIN', '[\"c0-\"]', '[\"c0-e0\",\"e0-\"]', 1, '{keyspace}')"
@@ -62,6 +60,7 @@ def cancel(settings: ShardProducerSettings) -> None:
     update_topology(settings.kafka, settings.keyspace, cancelled)
 
 
+@pytest.mark.full
 def test_a_log_with_end_stays_ended_until_it_is_cancelled(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -16,8 +16,6 @@ from tests.producers.session.workload import SEED, Workload, check_all, process
 from topics.kafka.client import open_admin
 from topics.names import ShardTopics
 
-pytestmark = pytest.mark.full
-
 # One while it starts, the others while it streams; the first and the last are frozen before.
 KILLS = 6
 # Long enough for the workload to fill transactions, short enough to be cut off inside them.
@@ -26,6 +24,7 @@ LIFE_S_MAX = 1.5
 START_S_MAX = 2.5
 
 
+@pytest.mark.full
 def test_kills_at_random_moments_lose_and_repeat_nothing(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -102,6 +101,7 @@ def test_database_killed_and_started_again_is_followed_on(
     check_all(settings, database, name)
 
 
+@pytest.mark.full
 def test_broker_restart_is_waited_out(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -144,6 +144,7 @@ def test_broker_restart_is_waited_out(
     assert states[-1] in STREAMS
 
 
+@pytest.mark.full
 def test_brokers_die_and_restart_one_after_the_other(
     mysql_a: DatabaseFixture, kafka3: KafkaCluster, keyspace: str
 ) -> None:

@@ -18,8 +18,6 @@ from tests.producers.session.producing import (
 )
 from topics.records.vevent import Op
 
-pytestmark = pytest.mark.full
-
 
 def test_rolled_back_rows_never_reach_readers(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
@@ -48,6 +46,7 @@ def test_rolled_back_rows_never_reach_readers(
 REPLACED = "CREATE OR REPLACE TABLE r (a INT PRIMARY KEY) SELECT 1 AS a UNION ALL SELECT 1"
 
 
+@pytest.mark.full
 def test_failed_replacement_of_a_table_is_logged_as_its_drop(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -71,7 +71,6 @@ def test_changes_reach_the_log_once_and_in_order(
     assert sum(e.op is Op.INSERT for e in log.events) == 100
 
 
-@pytest.mark.full
 def test_progress_has_the_true_offsets_after_an_aborted_foreign_record(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -100,7 +99,6 @@ def test_progress_has_the_true_offsets_after_an_aborted_foreign_record(
     assert sorted(replay(log, name, "t")) == [0, 1, 2, 3]
 
 
-@pytest.mark.full
 def test_head_moves_while_nothing_is_written(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -147,7 +145,6 @@ def test_second_life_goes_on_where_the_first_ended(
     assert not any("is ignored" in status.note for status in third.statuses)
 
 
-@pytest.mark.full
 def test_empty_log_starts_at_a_gtid_or_at_the_earliest(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -182,7 +179,6 @@ def test_empty_log_without_a_start_is_refused(
     assert read_log(settings).progress == []
 
 
-@pytest.mark.full
 def test_newer_producer_fences_the_older(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -231,7 +227,6 @@ def test_next_server_takes_over_when_the_first_is_away(
         wait_caught_up(settings)
 
 
-@pytest.mark.full
 def test_the_last_ddl_is_told_over_restarts(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -259,7 +254,6 @@ def test_the_last_ddl_is_told_over_restarts(
     assert first.at_us in {e.commit_us for e in read_log(settings).events}
 
 
-@pytest.mark.full
 def test_purged_binlogs_stop_the_shard(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -282,7 +276,6 @@ def test_purged_binlogs_stop_the_shard(
     check_reason(settings, error)
 
 
-@pytest.mark.full
 def test_server_that_lost_transactions_stops_the_shard(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -371,7 +364,6 @@ def test_statement_in_the_binlog_stops_the_shard(
     check_reason(settings, error)
 
 
-@pytest.mark.full
 def test_gtids_added_by_hand_are_looked_into(
     start_mysql: StartServer,
     kafka: KafkaCluster,

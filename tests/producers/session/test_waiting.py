@@ -32,7 +32,6 @@ from topics.names import ShardTopics
 REACH_S = 2.0
 
 
-@pytest.mark.full
 def test_server_that_is_away_at_the_start_is_waited_for(
     start_mysql: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:

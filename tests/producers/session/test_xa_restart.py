@@ -1,7 +1,5 @@
 """An XA transaction over the death of its producer, on a real broker."""
 
-import pytest
-
 from event_token import parse_gtid_set
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
@@ -16,8 +14,6 @@ from tests.producers.session.producing import (
     wait_for,
 )
 from topics.records.vevent import Op
-
-pytestmark = pytest.mark.full
 
 
 def test_prepared_rows_survive_the_death_of_the_producer(

@@ -25,8 +25,6 @@ from topics.keyspace.audit import operator
 from topics.records.skip_record import Skip, SkipKind
 from topics.records.vevent import EventType
 
-pytestmark = pytest.mark.full
-
 REASON = "ticket 18: partitions exchanged every hour"
 
 
@@ -78,6 +76,7 @@ def gtid_of(database: DatabaseFixture, name: str, *texts: str) -> str:
         return str(gtid)
 
 
+@pytest.mark.full
 def test_all_stops_up_to_a_gtid_are_passed_and_rows_between_are_logged(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -108,6 +107,7 @@ def test_all_stops_up_to_a_gtid_are_passed_and_rows_between_are_logged(
     assert named_gtid(error, settings) == behind
 
 
+@pytest.mark.full
 def test_a_stop_below_numbers_of_another_writer_is_passed_by_the_command_that_it_names(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -131,6 +131,7 @@ def test_a_stop_below_numbers_of_another_writer_is_passed_by_the_command_that_it
     assert ids(log.events) == ["skip", 1, 2, "skip", 3]
 
 
+@pytest.mark.full
 def test_only_stops_because_of_the_named_tables_are_passed(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -230,6 +231,7 @@ def test_rows_that_were_logged_without_names_are_passed_and_later_ones_are_logge
     assert len(reports) == 5
 
 
+@pytest.mark.full
 def test_a_producer_that_starts_meanwhile_takes_over_and_the_order_goes_on_later(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

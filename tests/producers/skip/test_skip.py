@@ -108,7 +108,6 @@ def test_skipped_transactions_are_told_and_all_other_rows_arrive_once(
         assert event.token.position.contains_gtid(event.gtid)
 
 
-@pytest.mark.full
 def test_what_cannot_be_skipped_is_refused_before_anything_happens(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -136,7 +135,6 @@ def test_what_cannot_be_skipped_is_refused_before_anything_happens(
     assert len(read_log(settings).events) == written + 1
 
 
-@pytest.mark.full
 def test_mariadb_skips_only_the_next_transaction_of_a_domain(
     mariadb_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -199,7 +197,6 @@ def test_skip_fences_the_producer_that_runs(
     assert ids(read_log(settings).events) == [2, "skip"]
 
 
-@pytest.mark.full
 def test_marks_of_a_reshard_are_not_skipped(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -116,7 +116,6 @@ def test_start_by_time_leaves_out_what_is_older(
         start_at(own_server, time.time_ns() // 1000 + 60 * SECOND_US)
 
 
-@pytest.mark.full
 def test_start_behind_the_last_transaction_is_the_end(start_mysql: StartServer) -> None:
     """Nothing was committed since: the log begins with what comes."""
     server = start_mysql()

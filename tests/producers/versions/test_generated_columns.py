@@ -30,7 +30,6 @@ TABLE = (
 )
 
 
-@pytest.mark.full
 def test_a_sink_never_keeps_an_old_value_of_one(
     server: DatabaseFixture, postgres: PostgresFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -42,7 +42,6 @@ from tests.resharding.writers import rows_of, writing
 KILLS = 2
 
 
-@pytest.mark.full
 def test_reshard_under_load_with_kills(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -85,7 +84,6 @@ def test_reshard_under_load_with_kills(
         assert rows_of({shard: database}, schema) == wanted
 
 
-@pytest.mark.full
 def test_what_stops_the_applier(
     mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -200,7 +200,6 @@ def test_keys_by_which_rows_exclude_each_other(
         assert session.holds_rows_apart(record) is apart
 
 
-@pytest.mark.full
 def test_the_answer_to_a_commit_is_lost(
     mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -233,7 +232,6 @@ def test_the_answer_to_a_commit_is_lost(
         assert one.orders(mysql_b) == one.orders(mysql_a) == [(1, 1, "b"), (2, 2, "a")]
 
 
-@pytest.mark.full
 def test_a_target_server_killed_within_a_transaction(
     mariadb_a: DatabaseFixture, start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:

@@ -18,8 +18,6 @@ from tests.resharding.shards import (
 )
 from topics.keyspace.topology import TableVindex
 
-pytestmark = pytest.mark.full
-
 # The cases about column values that a reshard accepts: tables with a primary key and a column to
 # shard by, and one definition throughout.
 VALUE_CASES = frozenset(

@@ -29,7 +29,6 @@ def pair(
     return request.getfixturevalue("mariadb_a"), start()
 
 
-@pytest.mark.full
 def test_a_target_goes_on_behind_what_its_sources_gave_out(
     pair: tuple[DatabaseFixture, DatabaseFixture],
 ) -> None:

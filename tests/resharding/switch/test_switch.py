@@ -38,8 +38,6 @@ from tests.resharding.switchable import (
 from topics.keyspace.topology import ReshardState, ShardState, read_topology
 from topics.progress.record import GRID_US, JournalKind, Mark, MarkKind, cell_start_us
 
-pytestmark = pytest.mark.full
-
 RUNS_MAX = 30
 # What changes nothing the second time. A connection that has just been refused may still be listed
 # as a session, and the marker of a CANCEL may not be written yet.
@@ -90,6 +88,7 @@ def marks(split: Switchable, shard: str) -> list[Mark]:
     return [p.mark for p in split.progress(shard) if p.mark is not None]
 
 
+@pytest.mark.full
 def test_switch_through_kills_between_any_two_steps(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -183,6 +182,7 @@ def check_marks(world: Switchable) -> None:
         )
 
 
+@pytest.mark.full
 def test_a_paused_switch_wakes_after_a_cancel(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -240,6 +240,7 @@ def distrust_after_begin(world: Switchable, step: SwitchStep) -> None:
         world.trust_function_creators(TARGETS, on=False)
 
 
+@pytest.mark.full
 def test_a_write_after_end_is_seen_before_the_decision(
     servers: list[DatabaseFixture],
     kafka: KafkaCluster,
@@ -277,6 +278,7 @@ def test_a_write_after_end_is_seen_before_the_decision(
         assert 5000 in world.ids(SOURCE)
 
 
+@pytest.mark.full
 def test_the_end_of_a_lost_primary_does_not_count(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -323,6 +325,7 @@ def test_the_end_of_a_lost_primary_does_not_count(
         assert sorted(rows) == [*range(100), 9000]
 
 
+@pytest.mark.full
 def test_a_switch_that_stops_on_its_way_goes_on(
     servers: list[DatabaseFixture], kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -411,6 +414,7 @@ def test_a_trigger_is_tried_without_a_trace(database: DatabaseFixture) -> None:
         cursor.execute(f"DROP DATABASE {schema}")
 
 
+@pytest.mark.full
 def test_switch_refuses_what_is_not_ready(
     servers: list[DatabaseFixture],
     kafka: KafkaCluster,
@@ -460,6 +464,7 @@ def test_switch_refuses_what_is_not_ready(
         assert f"table {world.schema}" not in str(caught.value)
 
 
+@pytest.mark.full
 def test_a_table_that_is_emptied_after_end_is_seen_before_the_decision(
     mariadb_servers: list[DatabaseFixture],
     kafka: KafkaCluster,

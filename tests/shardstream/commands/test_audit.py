@@ -121,7 +121,6 @@ def test_a_topic_that_cannot_be_written_stops_the_act(
     assert read_topology(config, keyspace) == before
 
 
-@pytest.mark.full
 def test_a_mistyped_keyspace_gets_no_topic(
     config: ClientConfig, keyspace: str, settings: tuple[str, str]
 ) -> None:

@@ -108,7 +108,6 @@ def preflight_of(config: Path, keyspace: str) -> tuple[int, list[dict[str, Any]]
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()][:-1]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
 def test_a_log_that_cannot_be_continued_is_named(
     tmp_path: Path,

@@ -19,8 +19,6 @@ from tests.shardstream.command_line import (
     write_settings,
 )
 
-pytestmark = pytest.mark.full
-
 
 @pytest.fixture
 def config(
@@ -83,6 +81,7 @@ def _check_rows(rows: list[dict[str, Any]]) -> None:
     assert {e["gtid"] for e in rows[1:3]} == {rows[1]["gtid"]}
 
 
+@pytest.mark.full
 def test_written_rows_come_out_as_json(
     tmp_path: Path,
     config: Path,
@@ -204,6 +203,7 @@ def test_producers_that_start_at_once_on_an_empty_cluster_all_stream(
         other.wait_for("streaming", streaming)
 
 
+@pytest.mark.full
 def test_a_silent_shard_is_named(
     tmp_path: Path, config: Path, keyspace: str, mysql_a: DatabaseFixture, mysql_b: DatabaseFixture
 ) -> None:

@@ -39,7 +39,6 @@ def config(tmp_path: Path, kafka: KafkaCluster, keyspace: str, mysql_a: Database
     return write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": mysql_a})
 
 
-@pytest.mark.full
 def test_settings_that_lose_data_are_listed_at_once(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, start_mysql: StartServer
 ) -> None:
@@ -67,7 +66,6 @@ def test_settings_that_lose_data_are_listed_at_once(
     assert _topics(kafka, keyspace) == []
 
 
-@pytest.mark.full
 def test_a_server_without_binlog_and_an_account_without_grants_are_refused(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, start_mysql: StartServer
 ) -> None:
@@ -85,7 +83,6 @@ def test_a_server_without_binlog_and_an_account_without_grants_are_refused(
     assert _topics(kafka, keyspace) == []
 
 
-@pytest.mark.full
 def test_a_purged_start_is_refused(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, start_mysql: StartServer
 ) -> None:

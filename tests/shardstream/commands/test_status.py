@@ -22,8 +22,6 @@ from tests.shardstream.command_line import WAIT_S_MAX, background, run, streamin
 from tests.shardstream.status.answers import get
 from tests.stopped_process import stopped
 
-pytestmark = pytest.mark.full
-
 # The system chooses the port.
 LOOPBACK = "127.0.0.1:0"
 # Of the whole command, of which ANSWER_S is one part.
@@ -65,6 +63,7 @@ def is_counted(port: int, name: str) -> bool:
     return bool(re.search(rf"^shardstream_producer_{name}.* [1-9]", metrics, re.MULTILINE))
 
 
+@pytest.mark.full
 def test_a_killed_producer_is_named(
     tmp_path: Path,
     kafka: KafkaCluster,
@@ -129,6 +128,7 @@ def frozen(kafka: KafkaCluster) -> Iterator[None]:
         yield
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_brokers_that_do_not_answer_are_one_clear_error(
     tmp_path: Path,

@@ -112,7 +112,6 @@ def test_lines_begin_with_time_and_level() -> None:
     assert json.loads(library_formatter(as_json=True).format(record))["event"] == "FAIL"
 
 
-@pytest.mark.full
 def test_a_producer_prints_lines_with_a_time(
     tmp_path: Path, kafka: KafkaCluster, keyspace: str, mysql_a: DatabaseFixture
 ) -> None:

@@ -47,14 +47,12 @@ def _is_zombie(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] == "Z"
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "database"),
     [
-        ((), "database: "),
-        (("--mariadb",), "database: MariaDB"),
+        pytest.param((), "database: ", id="default"),
+        pytest.param(("--mariadb",), "database: MariaDB", id="MariaDB", marks=pytest.mark.full),
     ],
-    ids=["default", "MariaDB"],
 )
 def test_the_demo_proves_its_result(
     tmp_path: Path, options: tuple[str, ...], database: str
@@ -91,7 +89,6 @@ def test_the_demo_proves_its_result(
     assert {"-80", "80-", "80-c0", "c0-"} <= set(log.stdout.split())
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "moment"),
     [
@@ -100,6 +97,7 @@ def test_the_demo_proves_its_result(
             ("--mariadb",),
             "switched: writes were stopped",
             id="splits MariaDB",
+            marks=pytest.mark.full,
         ),
     ],
 )

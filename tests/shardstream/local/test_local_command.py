@@ -161,7 +161,6 @@ def test_up_status_down_up(stack_folder: Path) -> None:
         pass
 
 
-@pytest.mark.full
 def test_cache_servers_are_added_to_a_stack(stack_folder: Path) -> None:
     """`up --redis --memcached` starts what is missing, and later calls keep it."""
     before = _facts("up", "--mariadb", "2", cwd=stack_folder)
@@ -224,7 +223,6 @@ def test_next_commands_that_up_prints(stack_folder: Path) -> None:
     assert "42" in typed
 
 
-@pytest.mark.full
 def test_dead_server_comes_back_alone(stack_folder: Path) -> None:
     """`up` on a stack that lost a server starts that one and leaves the rest alone."""
     before = _facts("up", "--mariadb", "2", cwd=stack_folder)
@@ -240,7 +238,6 @@ def test_dead_server_comes_back_alone(stack_folder: Path) -> None:
     assert after["databases"][0]["pid"] != database_pid
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("number", "moment"),
     [
@@ -287,7 +284,6 @@ def test_servers_are_fetched_ahead(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.full
 def test_wrong_use_is_one_line(folder: Path) -> None:
     """Bad options end with status 2 and a message that says what to do, without a traceback."""
     for arguments, expected in (

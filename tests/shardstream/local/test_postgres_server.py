@@ -28,7 +28,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.full
 def test_committed_rows_survive_stop_and_kill(real_servers: None, tmp_path: Path) -> None:
     """A server that is stopped while a client is connected, or killed, has its rows afterwards."""
     server = PostgresServer(tmp_path / "pg", password="secret", die_with_parent=True)

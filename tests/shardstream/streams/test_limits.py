@@ -318,7 +318,6 @@ def test_who_waits_for_a_reader_may_leave(
         assert seqs(events, 1) == [1]
 
 
-@pytest.mark.full
 def test_who_waits_for_a_reader_may_find_a_shared_one(
     server: StreamServer, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

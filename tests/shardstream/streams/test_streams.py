@@ -121,7 +121,6 @@ def test_positions_of_batches(server: StreamServer, writers: Writers) -> None:
     assert rest == everything[behind:]
 
 
-@pytest.mark.full
 def test_who_gets_no_row_moves_on(server: StreamServer, writers: Writers) -> None:
     """Watermarks have an id, also where no row passes the filter; from there on comes the rest."""
     (writer,) = writers("-")
@@ -143,7 +142,6 @@ def test_who_gets_no_row_moves_on(server: StreamServer, writers: Writers) -> Non
     assert (found.data["table"], found.data["seq"]) == ("items", 7)
 
 
-@pytest.mark.full
 def test_parts_of_a_keyspace(server: StreamServer, writers: Writers) -> None:
     """Rows of a key range, of tables, and in the order of each shard alone."""
     left, right = writers("-80", "80-")
@@ -185,7 +183,6 @@ def test_a_split_is_hopped_over(server: StreamServer, writers: Writers, targets:
     assert names == {"row", "hop"}
 
 
-@pytest.mark.full
 def test_what_is_refused(server: StreamServer, writers: Writers) -> None:
     """Each wrong request is answered by its status and one sentence."""
     two_shards(writers)

@@ -24,7 +24,6 @@ PRICE = Column("price", ValueKind.DECIMAL, "decimal(9,5)", precision=9, scale=5)
 ITEMS_TABLE = ("shop", "items")
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("target_server", "renames"),
     [

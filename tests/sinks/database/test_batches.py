@@ -4,8 +4,6 @@ import random
 import uuid
 from dataclasses import replace
 
-import pytest
-
 from event_token import EventToken, MysqlGtidSet
 from sinks.rule.upserts import reduce_changes
 from tests.postgres_servers import PostgresFixture
@@ -68,7 +66,6 @@ def test_a_key_that_comes_to_two_shards_at_once(followed: Followed) -> None:
     assert followed.rows("SELECT id, note FROM shop.items") == [(1, "b")]
 
 
-@pytest.mark.full
 @EVERYWHERE
 def test_random_histories_end_as_the_rule_says(followed: Followed) -> None:
     """Upserts, deletes, moves between shards with skewed clocks, late and repeated changes."""

@@ -138,7 +138,6 @@ def test_a_connection_lost_in_commit_is_looked_up(followed: Followed) -> None:
     assert held.batch_id == 1
 
 
-@pytest.mark.full
 def test_a_killed_server_asks_for_a_retry(
     real_servers: None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -162,7 +161,6 @@ def test_a_killed_server_asks_for_a_retry(
         followed.check()
 
 
-@pytest.mark.full
 def test_a_server_killed_in_commit_is_asked_again(start_mariadb: StartServer) -> None:
     """F34: whether the COMMIT that a crash has cut off is in the target stands in the position."""
     source = start_mariadb(("--innodb-flush-log-at-trx-commit=1",))

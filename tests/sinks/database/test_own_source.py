@@ -57,7 +57,6 @@ def test_a_server_of_a_shard_is_no_target(followed: Followed) -> None:
         refuse_shard(followed.url, {"-80": at})
 
 
-@pytest.mark.full
 @ON_BOTH
 def test_the_progress_of_all_shards_is_asked(shop: Shop, followed: Followed) -> None:
     """The newest progress of the shards that serve is read from Kafka; none is of this server."""

@@ -229,7 +229,6 @@ def test_copies_of_a_table_without_rows_count(target_server: TargetServer) -> No
     ]
 
 
-@pytest.mark.full
 @ON_MYSQL_TOO
 def test_partial_images_lie_over_the_stored_row(followed: Followed) -> None:
     """Columns that an image lacks keep their values; without a stored row the batch stops."""

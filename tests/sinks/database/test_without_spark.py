@@ -75,7 +75,6 @@ def order(number: int, note: str) -> Row:
     return {"id": number, "note": note, "price": None}
 
 
-@pytest.mark.full
 def test_a_subscriber_keeps_a_database_up_to_date(shop: Shop, followed: Followed) -> None:
     """F30: the rows are those of the shards, also after a restart from the database's position."""
     write(shop, *((None, order(number, "new")) for number in range(5)))

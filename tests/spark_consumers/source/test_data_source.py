@@ -120,7 +120,6 @@ def test_records_in_parts_are_rows_as_any(spark: SparkSession, shop: Shop, tmp_p
     assert len(batches) > 5
 
 
-@pytest.mark.full
 def test_big_ranges_are_split_over_tasks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tasks read a large range of one shard, each row once."""
     monkeypatch.setattr(micro_batches, "BOUND_ROWS_MIN", 10)
@@ -147,7 +146,6 @@ def test_batch_read_between_times(spark: SparkSession, shop: Shop) -> None:
     assert seqs(rows) == {"-80": list(range(11, 31)), "80-": list(range(11, 31))}
 
 
-@pytest.mark.full
 def test_typed_table(spark: SparkSession, shop: Shop) -> None:
     """A14: with option table images are structs with the table's types, and statements come too."""
     statement = "CREATE TABLE other (id INT)"
@@ -170,7 +168,6 @@ def test_typed_table(spark: SparkSession, shop: Shop) -> None:
     ]
 
 
-@pytest.mark.full
 def test_statement_and_json_text(spark: SparkSession, shop: Shop) -> None:
     """Without option table images are JSON text and statements are rows."""
     shop.writers["-80"].write(
@@ -274,7 +271,6 @@ def test_everything_available_has_an_end_while_heads_move(
     assert {part.task.part.rows for part in reader.partitions(start, ends[0])} == {30}
 
 
-@pytest.mark.full
 def test_a_log_that_was_recreated_is_not_continued(shop: Shop) -> None:
     """F09: The offset of a checkpoint tells a topic from one that replaced it."""
     shop.write(10)
@@ -313,7 +309,6 @@ def test_a_checkpoint_of_another_key_range_is_refused(shop: Shop) -> None:
     assert same == end
 
 
-@pytest.mark.full
 def test_a_silent_shard_is_warned_of(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

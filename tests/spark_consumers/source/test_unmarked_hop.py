@@ -29,8 +29,6 @@ from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_shard
 from topics.names import ShardTopics
 
-pytestmark = pytest.mark.full
-
 
 class Resharded:
     """`80-` was copied to two shards; its server was lost before its last row could be read."""
@@ -73,6 +71,7 @@ def back_before_the_hop(checkpoint: Path) -> None:
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.full
 def test_a_running_query_hops_without_marks(
     spark: SparkSession, resharded: Resharded, tmp_path: Path
 ) -> None:
@@ -125,6 +124,7 @@ def test_a_running_query_hops_without_marks(
     assert again[0] == []  # the hop is a batch of its own
 
 
+@pytest.mark.full
 def test_a_query_to_the_end_hops_once_its_sources_are_read(
     spark: SparkSession, resharded: Resharded, tmp_path: Path
 ) -> None:

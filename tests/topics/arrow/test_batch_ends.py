@@ -20,7 +20,6 @@ ITEMS = replace(ORDERS, table="items")
 ONE: Row = {"id": 1, "note": "one", "price": Decimal("1.50")}
 
 
-@pytest.mark.full
 def test_rows_of_other_tables_end_their_transaction(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,7 +39,6 @@ def test_rows_of_other_tables_end_their_transaction(
     assert batch.ends_transaction
 
 
-@pytest.mark.full
 def test_the_position_is_that_of_the_last_batch(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,7 +80,6 @@ def test_a_split_is_hopped_over_while_batches_are_read(
         assert [place for batch in again for place in places(batch)] == rest
 
 
-@pytest.mark.full
 def test_rows_that_may_have_been_seen_are_marked(
     config: ClientConfig,
     keyspace: str,

@@ -92,7 +92,6 @@ def everything(kafka: KafkaCluster) -> Iterator[Shop]:
     shop.close()
 
 
-@pytest.mark.full
 def test_batches_hold_what_the_events_hold(everything: Shop) -> None:
     """Rows come once, in order, typed by table version; a statement ends its batch."""
     events = events_of(everything)
@@ -156,7 +155,6 @@ def test_a_reader_goes_on_exactly_after_any_batch(shop: Shop) -> None:
     assert rows_of(found) == everything
 
 
-@pytest.mark.full
 def test_only_a_transaction_beyond_the_limit_is_cut(shop: Shop) -> None:
     """A batch ends with a transaction from half of its limit on, and says when it cuts one."""
     writer = shop.writers["-80"]
@@ -192,7 +190,6 @@ def test_a_part_of_a_shard_sees_one_side_of_an_update(shop: Shop) -> None:
     assert [row["op"] for row in rows] == ["DELETE", "INSERT", "UPDATE"]
 
 
-@pytest.mark.full
 def test_columns_are_chosen_as_in_spark(everything: Shop) -> None:
     """Fewer columns may be asked for, unless NULL would then hide something."""
     with subscribed(everything) as subscriber:
@@ -289,7 +286,6 @@ def test_other_tables_are_left_out(shop: Shop) -> None:
                 assert rows_of(read(batch.position, limits)) == rows_of(found[at + 1 :])
 
 
-@pytest.mark.full
 def test_one_subscriber_gives_events_or_batches(everything: Shop) -> None:
     """Who reads both ways would get neither whole, and is told so."""
     with subscribed(everything) as subscriber:
@@ -302,7 +298,6 @@ def test_one_subscriber_gives_events_or_batches(everything: Shop) -> None:
             next(subscriber)
 
 
-@pytest.mark.full
 def test_rows_that_are_read_for_their_records_are_complete(everything: Shop) -> None:
     """A row of a stretch, as an event, is that of an ordinary reader, and so are positions."""
     events = events_of(everything)

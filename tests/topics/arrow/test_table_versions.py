@@ -63,7 +63,6 @@ def test_tables_that_share_a_subject_are_told_apart(shop: Shop) -> None:
             newest_version(shop.config, registry.url, shop.keyspace, "shop", "x.orders")
 
 
-@pytest.mark.full
 def test_keyspaces_with_a_table_of_the_same_name(
     spark: SparkSession, shop: Shop, neighbour: Shop
 ) -> None:

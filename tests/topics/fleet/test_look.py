@@ -124,7 +124,6 @@ def test_named_readers_are_looked_at_again_and_again(
         assert lags == [{"-": 3}, {"-": 3}]
 
 
-@pytest.mark.full
 def test_a_source_that_has_ended_has_its_writes_stopped(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:

@@ -82,7 +82,6 @@ def test_fencing_ends_the_open_transaction(config: ClientConfig, topic: str) -> 
     assert found.end_offset == 4  # two records, two markers: nothing is open any more
 
 
-@pytest.mark.full
 def test_missing_topic_is_an_error_of_usage(config: ClientConfig, keyspace: str) -> None:
     """A missing topic is named, and not created by the request."""
     with pytest.raises(UsageError, match=keyspace):

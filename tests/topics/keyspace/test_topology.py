@@ -159,7 +159,6 @@ def test_a_foreign_record_is_corrupt(config: ClientConfig, provisioned: str) -> 
         read_topology(config, provisioned)
 
 
-@pytest.mark.full
 def test_missing_topic_is_an_error_of_usage(config: ClientConfig, keyspace: str) -> None:
     """A keyspace that was not provisioned is named."""
     with pytest.raises(UsageError, match=keyspace):

@@ -16,8 +16,6 @@ from topics.keyspace.topology import (
     watch_topology,
 )
 
-pytestmark = pytest.mark.full
-
 INTERVAL_S = 0.05
 
 

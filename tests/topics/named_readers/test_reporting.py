@@ -95,7 +95,6 @@ def test_a_named_reader_says_where_it_is(
     assert rest.reports is None
 
 
-@pytest.mark.full
 def test_what_the_caller_still_handles_is_not_reported(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
@@ -112,7 +111,6 @@ def test_what_the_caller_still_handles_is_not_reported(
     assert one_reader(config, keyspace).last.position.shards["-"].seq == 1
 
 
-@pytest.mark.full
 def test_a_slow_caller_is_followed_between_reads(
     config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +155,6 @@ def test_a_group_has_the_shards_of_its_reader(
     assert group_offsets(config, keyspace, "billing") == offsets(keyspace, reader.position)
 
 
-@pytest.mark.full
 def test_two_readers_with_one_name_are_shown_and_both_read_on(
     config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +236,6 @@ def test_without_brokers_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
     assert "commerce.readers" in reports.reports.error
 
 
-@pytest.mark.full
 def test_a_reader_that_is_gone_is_forgotten(
     config: ClientConfig, keyspace: str, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,7 +181,6 @@ def test_a_foreign_record_halts(config: ClientConfig, topic: str) -> None:
         TopicSchemaIds(config, topic).register(texts(1)[0])
 
 
-@pytest.mark.full
 def test_missing_topic_is_an_error_of_usage(config: ClientConfig, keyspace: str) -> None:
     """Without provisioning there is nowhere to write, and nothing is made in passing."""
     with pytest.raises(UsageError, match=keyspace):

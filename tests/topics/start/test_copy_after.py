@@ -21,8 +21,6 @@ from topics.records.vevent import EventType
 from topics.start import copies as copy_after
 from topics.start.copies import ensure_copy_after
 
-pytestmark = pytest.mark.full
-
 ROWS = 300
 
 
@@ -59,6 +57,7 @@ def serve(settings: ShardProducerSettings, *reshards: ReshardEntry, **states: Sh
     update_topology(settings.kafka, settings.keyspace, lambda _: topology)
 
 
+@pytest.mark.full
 def test_a_copy_is_requested_once(
     database: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -92,6 +91,7 @@ def test_a_copy_is_requested_once(
     assert [(e.after or {})["w"] for e in reads] == [7] * ROWS
 
 
+@pytest.mark.full
 def test_a_copy_under_way_begins_again(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -139,6 +139,7 @@ def test_without_a_producer_the_request_is_withdrawn(
         assert feed.requests == {}
 
 
+@pytest.mark.full
 def test_the_shards_that_a_reshard_left_are_copied(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

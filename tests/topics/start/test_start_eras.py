@@ -95,7 +95,6 @@ def test_earliest_with_targets_that_lost_their_beginning(
         assert seen(list(islice(stream, len(rest)))) == rest
 
 
-@pytest.mark.full
 def test_a_target_whose_log_is_behind_the_topology(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:

@@ -186,7 +186,6 @@ def test_declared_topologies() -> None:
         declare(after, ["-80.2", "80-c0.2", "c0-.2"], "move", 77)
 
 
-@pytest.mark.full
 def test_an_unprovisioned_keyspace_has_no_topology(config: ClientConfig, keyspace: str) -> None:
     """C2: A keyspace without topics is named, and why it may have none."""
     with pytest.raises(UsageError, match=rf"{keyspace}\.topology.*no producer has run there yet"):

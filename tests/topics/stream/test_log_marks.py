@@ -16,7 +16,6 @@ from topics.stream.target_marks import marks_at_end
 ROWS_BEHIND = 400
 
 
-@pytest.mark.full
 def test_rows_of_other_databases_are_passed_over_undecoded(
     writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,7 +126,6 @@ def test_rows_that_retention_has_removed(config: ClientConfig, writers: Writers)
     reader.close()
 
 
-@pytest.mark.full
 def test_a_deleted_topic(
     config: ClientConfig, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,7 +58,6 @@ def three(kafka: KafkaCluster) -> Iterator[tuple[str, list[Seen]]]:
         yield keyspace, written(three_shards(writers))
 
 
-@pytest.mark.full
 def test_all_shards_in_merged_order(config: ClientConfig, three: tuple[str, list[Seen]]) -> None:
     """Every event arrives once, by (timestamp, shard, offset), and transactions stay together."""
     keyspace, everything = three
@@ -265,7 +264,6 @@ def test_retention_of_markers_alone_loses_nothing(
         assert seen(list(islice(stream, 2))) == written([writer])[3:]
 
 
-@pytest.mark.full
 def test_progress_before_its_rows(config: ClientConfig, keyspace: str, writers: Writers) -> None:
     """Rows announced by progress are waited for, even past the partition's end."""
     (writer,) = writers("-")
@@ -325,7 +323,6 @@ def test_going_on_after_a_passing_fault(
     assert resume == events[2].position
 
 
-@pytest.mark.full
 def test_a_silent_shard_holds_a_strict_stream(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
@@ -339,7 +336,6 @@ def test_a_silent_shard_holds_a_strict_stream(
         idle(stream, ("80-",))
 
 
-@pytest.mark.full
 def test_max_hold_gives_the_rest_late(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
@@ -387,7 +383,6 @@ def test_key_range_and_tables(config: ClientConfig, keyspace: str, writers: Writ
     ]
 
 
-@pytest.mark.full
 def test_close_from_another_thread(config: ClientConfig, keyspace: str, writers: Writers) -> None:
     """A17: a waiting stream ends when another thread closes it; a new iteration is refused."""
     (writer,) = writers("-")
@@ -416,7 +411,6 @@ def test_close_from_another_thread(config: ClientConfig, keyspace: str, writers:
     stream.close()
 
 
-@pytest.mark.full
 def test_what_cannot_be_subscribed_to(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:

@@ -24,12 +24,11 @@ from topics.progress.record import MarkKind
 from topics.records.vevent import EventType, Op
 from topics.stream.subscriber import StreamSubscriber
 
-pytestmark = pytest.mark.full
-
 BEGIN, END, CANCEL = MarkKind.BEGIN, MarkKind.END, MarkKind.CANCEL
 LOW, HIGH = b"\x90", b"\xf0"
 
 
+@pytest.mark.full
 def test_a_split_is_hopped_over(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
@@ -59,6 +58,7 @@ def test_a_split_is_hopped_over(
         assert resumed.shards == uninterrupted.shards  # The frontiers say where batches were cut.
 
 
+@pytest.mark.full
 def test_a_reader_that_watches_the_reshard(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
@@ -87,6 +87,7 @@ def test_a_reader_that_watches_the_reshard(
     assert [json.loads(e.statement or "")["kind"] for e in rest if e.statement] == ["BEGIN"] * 2
 
 
+@pytest.mark.full
 def test_a_range_that_is_not_whole_shards(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
@@ -160,6 +161,7 @@ def test_hops_after_hops_with_a_cancelled_one(
     assert stream.stats.hops == 2
 
 
+@pytest.mark.full
 def test_a_target_whose_topics_are_gone(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
@@ -183,6 +185,7 @@ def test_a_target_whose_topics_are_gone(
     assert seen(rest) == seen(source.written[2:])
 
 
+@pytest.mark.full
 def test_a_restart_behind_an_end_and_its_markers(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:

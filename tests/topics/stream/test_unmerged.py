@@ -18,8 +18,6 @@ from topics.reading.planner import Strict, Unmerged
 from topics.records.vevent import EventType, Op, VEvent
 from topics.stream.subscriber import ReadingMode, StreamSubscriber
 
-pytestmark = pytest.mark.full
-
 BEGIN, END = MarkKind.BEGIN, MarkKind.END
 UNMERGED = Unmerged()
 Seen = tuple[str, int]
@@ -42,6 +40,7 @@ def dead_and_living(writers: Writers) -> tuple[ShardWriter, ShardWriter]:
     return dead, living
 
 
+@pytest.mark.full
 def test_a_dead_shard_delays_no_other(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
@@ -70,6 +69,7 @@ def test_a_dead_shard_delays_no_other(
     assert not late[0].late
 
 
+@pytest.mark.full
 def test_a_position_continues_each_shard(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
@@ -90,6 +90,7 @@ def test_a_position_continues_each_shard(
             assert by_shard([*events[: at + 1], *rest]) == {"-80": [1], "80-": [1, 2, 3]}
 
 
+@pytest.mark.full
 def test_a_split_and_a_merge_are_hopped_over(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:
@@ -155,6 +156,7 @@ def test_part_of_a_shard_and_some_tables(
     ]
 
 
+@pytest.mark.full
 def test_rows_that_are_not_readable_yet_delay_no_other_shard(
     config: ClientConfig, keyspace: str, writers: Writers
 ) -> None:
@@ -203,6 +205,7 @@ def test_what_retention_removed(config: ClientConfig, keyspace: str, writers: Wr
         taken(stream, 1)
 
 
+@pytest.mark.full
 def test_a_reader_at_the_end_of_a_source(
     config: ClientConfig, keyspace: str, writers: Writers, targets: Writers
 ) -> None:

@@ -81,7 +81,6 @@ def kill_group(process: "subprocess.Popen[str]") -> None:
     process.wait()
 
 
-@pytest.mark.full
 def test_every_change_is_there_once_whatever_is_lost(
     spark: SparkSession, shop: Shop, tmp_path: Path
 ) -> None:

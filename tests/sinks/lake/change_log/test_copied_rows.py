@@ -38,8 +38,6 @@ from topics.progress.copy_topic import CopyState
 from topics.progress.record import GRID_US
 from topics.records.vevent import EventType, Row
 
-pytestmark = pytest.mark.full
-
 # By table: its key. The rows of `large` do not fit its topic, so they go in parts.
 KEYS = {table: key for table, (_, key) in TABLES.items()} | {"large": ["id"]}
 # Those whose values are the same in JSON.
@@ -126,6 +124,7 @@ def large_row(number: int) -> str:
     return f"REPLACE INTO large VALUES ({number % 2}, '{text}')"
 
 
+@pytest.mark.full
 def test_tables_that_were_copied_under_load(
     spark: SparkSession,
     mysql_a: DatabaseFixture,

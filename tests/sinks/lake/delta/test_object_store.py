@@ -12,8 +12,6 @@ from sinks.lake.delta.commit import vacuum
 from tests.sinks.lake.change_log.s3_server import BUCKET, S3Server, s3_server
 from tests.sinks.lake.delta.lake_rows import Batch, Lake, Rows, random_batch, row
 
-pytestmark = pytest.mark.full
-
 
 @pytest.fixture(scope="module")
 def s3(real_servers: None) -> Iterator[S3Server]:
@@ -22,6 +20,7 @@ def s3(real_servers: None) -> Iterator[S3Server]:
         yield server
 
 
+@pytest.mark.full
 def test_batches_on_an_object_store_leave_what_a_dictionary_holds(s3: S3Server) -> None:
     """Tables work by the same URLs and options as delta-rs uses."""
     lake = Lake(f"s3://{BUCKET}/state/orders", s3.options).create()

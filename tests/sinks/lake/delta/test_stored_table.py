@@ -8,8 +8,6 @@ import pytest
 from sinks.lake.delta import commit
 from tests.sinks.lake.delta.lake_rows import Lake, Rows, random_batch
 
-pytestmark = pytest.mark.full
-
 
 def test_batches_leave_what_a_dictionary_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from deltalake import DeltaTable
 
 from sinks.lake.state.layout import TablePlace
 from tests.repository import ROOT
 from tests.sinks.lake.state import killed_lake
 from tests.sinks.lake.state.batch_queries import visible
-
-pytestmark = pytest.mark.full
 
 
 def rows_at(url: str) -> list[dict[str, Any]]:

@@ -75,7 +75,6 @@ def test_a_gap_stops(task: TopicTask) -> None:
     assert committed(task.config, task.topic) == {"a": [1, 2, 3]}
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("point", killed_task.POINTS)
 def test_a_task_that_is_killed_leaves_each_row_once(task: TopicTask, point: str) -> None:
     """Kill -9 between fencing, rows, marker and commit: the batch runs again, no row is lost."""
@@ -96,7 +95,6 @@ def test_a_task_that_is_killed_leaves_each_row_once(task: TopicTask, point: str)
     assert committed(task.config, task.topic) == {"a": [1, 2, 3, 4, 5]}
 
 
-@pytest.mark.full
 def test_a_new_run_takes_over_and_the_older_one_is_stopped_by_name(task: TopicTask) -> None:
     """Two queries of the same topics: the one that started first stops."""
     config, keyspace = task.config, task.keyspace
@@ -115,7 +113,6 @@ def test_a_new_run_takes_over_and_the_older_one_is_stopped_by_name(task: TopicTa
     assert committed(config, task.topic) == {"a": [1, 2, 3, 4, 5]}
 
 
-@pytest.mark.full
 def test_a_table_that_a_run_left_out_is_not_written_again(task: TopicTask) -> None:
     """Its topic lacks the changes of the time between; a topic without records lacks none."""
     config, keyspace = task.config, task.keyspace
@@ -175,7 +172,6 @@ def test_a_transaction_that_took_too_long_is_run_again(
     assert committed(task.config, task.topic) == {"a": [1, 2]}
 
 
-@pytest.mark.full
 def test_another_number_of_tasks_or_partitions_is_refused(task: TopicTask) -> None:
     """Keys would go to other tasks, or other partitions, beside what is there."""
     config, keyspace = task.config, task.keyspace
@@ -191,7 +187,6 @@ def test_another_number_of_tasks_or_partitions_is_refused(task: TopicTask) -> No
     assert str(through_spark) == str(raised.value)
 
 
-@pytest.mark.full
 def test_a_run_continues_where_the_task_furthest_behind_ends(task: TopicTask) -> None:
     """A crash leaves tasks one batch apart: both write what they lack, and nothing else."""
     config, keyspace = task.config, task.keyspace
