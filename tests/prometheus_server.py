@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +12,12 @@ from urllib.parse import urlencode
 from shardstream.local.cache_server import CacheBinary, find_server
 from shardstream.local.local_server import free_ports
 from shardstream.local.processes import with_parent_guard
+from tests.waiting import wait_for
 
 PROMETHEUS = CacheBinary("prometheus", "prometheus")
 # A start takes a second; this is for a busy machine.
 READY_S_MAX = 120
 REQUEST_S_MAX = 60
-POLL_S = 0.1
 
 
 def promtool(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -83,11 +82,9 @@ def prometheus(folder: Path, scraped: Sequence[int]) -> Iterator[Prometheus]:
         process = subprocess.Popen(with_parent_guard(command), stdout=log, stderr=log)
     try:
         server = Prometheus(port)
-        deadline = time.monotonic() + READY_S_MAX
-        while not server.is_ready():
-            assert process.poll() is None, (folder / "prometheus.log").read_text()
-            assert time.monotonic() < deadline, (folder / "prometheus.log").read_text()
-            time.sleep(POLL_S)
+        wait_for(
+            "Prometheus is ready", server.is_ready, (folder / "prometheus.log").read_text, process
+        )
         yield server
     finally:
         process.kill()

@@ -2,14 +2,11 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# The kernel stops threads within milliseconds; a busy machine may take longer.
-STOP_S_MAX = 60.0
-POLL_S = 0.01
+from tests.waiting import wait_for
 
 
 def stop(pid: int) -> None:
@@ -18,10 +15,7 @@ def stop(pid: int) -> None:
     `kill` returns earlier: threads on other processors go on for a moment, and may still answer.
     """
     os.kill(pid, signal.SIGSTOP)
-    deadline_s = time.monotonic() + STOP_S_MAX
-    while not is_stopped(pid):
-        assert time.monotonic() < deadline_s, f"process {pid} does not stop: {_thread_states(pid)}"
-        time.sleep(POLL_S)
+    wait_for(f"process {pid} stands still", lambda: is_stopped(pid), lambda: _thread_states(pid))
 
 
 def is_stopped(pid: int) -> bool:

@@ -1,6 +1,5 @@
 """Real Redis and memcached servers for tests: started on demand, killed with pytest."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,22 +9,12 @@ from redis import Redis
 
 from shardstream.local.cache_server import CacheServer, RedisServer
 from shardstream.local.local_server import free_ports
+from tests.waiting import wait_for
 
-# A busy machine needs a while; a condition that does not come true is seen after this long.
-WAIT_S_MAX = 120.0
-POLL_S = 0.05
 SLOTS = 16_384
 
 S = TypeVar("S", bound=CacheServer)
 StartServer = Callable[..., S]
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait until something is true; an AssertionError if it does not come true."""
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(POLL_S)
 
 
 @contextmanager
@@ -93,11 +82,11 @@ def form_cluster(primaries: Sequence[RedisServer], replicas: Sequence[RedisServe
     for server in everyone[1:]:
         bus = server.extra_args[server.extra_args.index("--cluster-port") + 1]
         command(first, "CLUSTER MEET", server.host, server.port, bus)
-    wait_until(lambda: all(_knows(each, len(everyone)) for each in everyone), "the cluster forms")
+    wait_for("the cluster forms", lambda: all(_knows(each, len(everyone)) for each in everyone))
     for server in replicas:
         identity = command(first, "CLUSTER MYID").decode()
         command(server, "CLUSTER REPLICATE", identity)
-        wait_until(lambda server=server: _is_in_sync(server), "the replica is in sync")  # type: ignore[misc]
+        wait_for("the replica is in sync", lambda server=server: _is_in_sync(server))  # type: ignore[misc]
 
 
 def _knows(server: RedisServer, count: int) -> bool:

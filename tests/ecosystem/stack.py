@@ -2,9 +2,9 @@
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection
 from typing import Any
@@ -12,14 +12,14 @@ from typing import Any
 from testcontainers.compose import DockerCompose
 from testcontainers.core.docker_client import DockerClient
 
+from tests import waiting
 from tests.prometheus_server import Prometheus
 
 # As docker/compose.yaml publishes it.
 PAGE = ("127.0.0.1", 9644)
 PROMETHEUS = Prometheus(9090)
-# Two cores that run twenty containers start a JVM in a minute.
-WAIT_S_MAX = 600.0
-POLL_S = 1.0
+# A look runs a command in a container.
+wait_for = partial(waiting.wait_for, poll_s=1.0)
 # The page answers at once, but on such a machine it may have to wait for its turn.
 ANSWER_S_MAX = 60.0
 # Its threads end after the transaction that they are at.
@@ -99,11 +99,3 @@ class ComposeStack:
         found = json.loads(self.execute("spark", "python", "-c", program, sql))
         assert isinstance(found, list)
         return found
-
-
-def wait_for(what: str, done: Callable[[], object]) -> None:
-    """Wait until `done` returns something true; AssertionError names what has not come."""
-    ends_s = time.monotonic() + WAIT_S_MAX
-    while not done():
-        assert time.monotonic() < ends_s, f"after {WAIT_S_MAX:.0f} s: {what}"
-        time.sleep(POLL_S)

@@ -23,9 +23,9 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.local_server import free_ports
 from shardstream.local.processes import with_parent_guard
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import wait_for
 from tests.repository import ROOT
 from tests.shardstream.command_line import Background, background, streaming, write_settings
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.full
 

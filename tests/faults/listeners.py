@@ -13,7 +13,7 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.local_server import HOST, free_ports
 from tests.certificates import Certificates
 from tests.faults.proxy import Proxy
-from tests.producers.session.producing import WAIT_S
+from tests.waiting import WAIT_S
 
 REAUTH_MS = 2_000
 

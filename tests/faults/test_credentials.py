@@ -27,9 +27,9 @@ from tests.producers.session.producing import (
     read_log,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
 from tests.topics.shard_writer import provision
+from tests.waiting import wait_for
 from topics.errors import NoBrokerAnswers
 from topics.kafka import client
 from topics.kafka.client import ClientConfig, check_reachable

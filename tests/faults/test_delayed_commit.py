@@ -15,8 +15,8 @@ from tests.producers.session.producing import (
     settings_of,
     table_rows,
     wait_caught_up,
-    wait_for,
 )
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.names import ShardTopics
 

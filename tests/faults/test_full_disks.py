@@ -14,8 +14,9 @@ from shardstream.local.database_server import (
 from shardstream.local.kafka_cluster import KafkaBroker, KafkaCluster
 from tests.database_servers import DatabaseFixture, own_account
 from tests.faults.disks import filled, free_bytes, small_disk
-from tests.producers.session.producing import producing, settings_of, wait_caught_up, wait_for
+from tests.producers.session.producing import producing, settings_of, wait_caught_up
 from tests.producers.session.workload import Workload, check_all
+from tests.waiting import wait_for
 from topics.kafka.client import open_admin
 from topics.names import ShardTopics
 

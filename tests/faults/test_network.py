@@ -11,15 +11,10 @@ from tests.database_servers import DatabaseFixture
 from tests.faults.listeners import ListeningCluster
 from tests.faults.proxy import Proxy
 from tests.faults.reading import reading
-from tests.producers.session.producing import (
-    producing,
-    server_of,
-    settings_of,
-    wait_caught_up,
-    wait_for,
-)
+from tests.producers.session.producing import producing, server_of, settings_of, wait_caught_up
 from tests.producers.session.workload import Workload, check_all
 from tests.topics.shard_writer import provision
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 
 # Instead of half a minute and a minute: what a silent connection costs before it is given up.

@@ -18,10 +18,10 @@ from tests.producers.session.producing import (
     read_log,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
 from tests.producers.session.workload import SEED, Workload, check_all
 from tests.topics.shard_writer import provision
+from tests.waiting import wait_for
 from topics.errors import NoBrokerAnswers
 from topics.stream.subscriber import StreamSubscriber
 

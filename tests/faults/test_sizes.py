@@ -22,10 +22,10 @@ from tests.producers.session.producing import (
     read_log,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
 from tests.topics.shard_writer import limit_messages, provision
 from tests.topics.subscribing import taken
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import open_range, read_tail
 from topics.kafka.topic_settings import RECORD_BYTES_MIN

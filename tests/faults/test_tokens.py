@@ -21,11 +21,11 @@ from tests.producers.session.producing import (
     read_log,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
 from tests.topics.kafka.taking import take_into, taken
 from tests.topics.schemas.writing import commit, make_topic, transactional, write
 from tests.topics.shard_writer import provision
+from tests.waiting import wait_for
 from topics.errors import BrokersUnreachable
 from topics.kafka import consumer as consumer_module
 from topics.kafka.client import ClientConfig, check_reachable

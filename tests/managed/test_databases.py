@@ -55,10 +55,10 @@ from tests.producers.session.producing import (
     settings_alone,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
 from tests.producers.session.workload import Workload, process
 from tests.topics.shard_writer import limit_messages, provision
+from tests.waiting import wait_for
 from topics.kafka.topic_settings import RECORD_BYTES_MIN
 from topics.progress.copy_topic import CopyState
 

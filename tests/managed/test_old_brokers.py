@@ -29,11 +29,11 @@ from tests.producers.session.producing import (
     read_log,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
 from tests.producers.session.workload import Workload, process
 from tests.topics.schemas.writing import topic_setting
 from tests.topics.shard_writer import limit_messages
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import (
     provision_keyspace,

@@ -41,7 +41,6 @@ from tests.producers.session.producing import (
     server_of,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
 from tests.producers.session.workload import Workload, process
 from tests.resharding.application import write_old_rows
@@ -50,6 +49,7 @@ from tests.resharding.operating import Application, complete, follow, switch_ove
 from tests.resharding.shards import fresh_schema
 from tests.resharding.stream_checks import check_order, check_origins, replayed, served_part
 from tests.resharding.writers import at_work, make_tables, rows_of
+from tests.waiting import wait_for
 from topics.progress.copy_topic import CopyState
 
 # Each lives for four seconds and is replaced before.

@@ -13,17 +13,16 @@ from tests.database_servers import DatabaseFixture
 from tests.managed.kafka_services import IDLE_MS, ManagedCluster, limit_rates
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import (
-    WAIT_S,
     check_log,
     check_progress,
     producing,
     read_log,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
 from tests.resharding.flow import reading
 from tests.topics.shard_writer import provision
+from tests.waiting import WAIT_S, wait_for
 from topics.errors import RowsNotReadable
 from topics.kafka.client import ClientConfig, open_admin
 from topics.names import ShardTopics

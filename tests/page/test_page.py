@@ -23,11 +23,11 @@ from shardstream.status.refresh import ANSWER_S, REFRESH_S
 from tests.database_servers import DatabaseFixture
 from tests.page.chromium import headless_chromium
 from tests.page.watching import AXE, watching
-from tests.producers.session.producing import wait_for
 from tests.shardstream.command_line import background, run, streaming, write_settings
 from tests.shardstream.status.answers import get
 from tests.shardstream.status.serving import Served, serving
 from tests.shardstream.status.views import busy_keyspace, now_us, shard_look, two_shards
+from tests.waiting import wait_for
 from topics.fleet.view import KeyspaceView, keyspace_view
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_shard

@@ -18,7 +18,7 @@ from producers.decoder.tables.server_columns import is_unlogged
 from tests.database_servers import DatabaseFixture
 from tests.peers.rows import Shown, agrees, selected, shown_cell, shown_row
 from tests.producers.servers.replication import statements
-from tests.producers.session.producing import wait_for
+from tests.waiting import wait_for
 from topics.records.vevent import EventType, VEvent
 
 SYSTEM = {"information_schema", "mysql", "performance_schema", "sys", "_shardstream", "mtr"}

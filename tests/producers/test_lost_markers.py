@@ -8,8 +8,8 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from event_token import Retry
 from producers.publisher import Publisher
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.producers.session.producing import wait_for
 from tests.topics.shard_writer import TIMEOUT_S, ShardWriter, provision
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import open_range, read_to_end
 from topics.kafka.provisioning import broker_transaction_timeout_ms

@@ -9,7 +9,7 @@ from event_token import Retry
 from producers.errors import LogDisagrees
 from producers.publisher import Publisher
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.producers.session.producing import wait_for
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig, open_producer
 from topics.kafka.errors import Fenced
 from topics.kafka.partition_reader import await_stable, read_tail, read_to_end

@@ -11,18 +11,17 @@ from event_token import StreamPosition
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import (
-    COSTLY_POLL_S,
     Running,
     WrittenLog,
     read_log,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
 from tests.resharding.accounts import RESHARDER, RESHARDER_PASSWORD, resharder_of
 from tests.resharding.shards import checkpoint_seqs
 from tests.resharding.switchable import APP, make_account
 from tests.shardstream.command_line import Background, run, streaming, write_settings
+from tests.waiting import COSTLY_POLL_S, wait_for
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import read_tail
 from topics.keyspace.topology import Topology, read_topology

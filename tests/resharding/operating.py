@@ -9,13 +9,13 @@ from typing import Any
 
 from resharding.switch.decision import Action
 from shardstream.local.processes import with_parent_guard
-from tests.producers.session.producing import wait_for
 from tests.resharding.application import FollowingWriter
 from tests.resharding.flow import Flow
 from tests.resharding.switchable import lets_in
 from tests.resharding.writers import WRITERS
 from tests.shardstream.command_line import COMMAND_S_MAX
 from tests.stopped_process import is_stopped
+from tests.waiting import wait_for
 from topics.keyspace.topology import ReshardState
 
 SWITCH_RUNS_MAX = 30

@@ -17,18 +17,16 @@ from resharding.servers import open_session
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.session.producing import (
-    COSTLY_POLL_S,
-    WAIT_S,
     Running,
     RunningProducer,
     producing,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
 from tests.program_starter import start_program
 from tests.resharding.accounts import resharder_of
 from tests.resharding.writers import make_tables, vindexes_of
+from tests.waiting import COSTLY_POLL_S, WAIT_S, wait_for
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import read_tail
 from topics.keyspace.topology import TableVindex

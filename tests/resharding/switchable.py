@@ -17,9 +17,10 @@ from resharding.servers import open_session
 from resharding.switch.shard_writes import SwitchSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import RunningProducer, producing, settings_of, wait_for
+from tests.producers.session.producing import RunningProducer, producing, settings_of
 from tests.resharding.accounts import resharder_of
 from tests.resharding.shards import Sources, applying, begin, sources_of, wait_applied
+from tests.waiting import wait_for
 from topics.kafka.errors import Fenced
 from topics.kafka.partition_reader import read_to_end
 from topics.kafka.provisioning import provision_keyspace

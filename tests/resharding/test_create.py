@@ -14,7 +14,6 @@ from resharding.bookkeeping import ReshardPlan, write_roles
 from resharding.create import CreateRequest, create_reshard
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import wait_for
 from tests.resharding.accounts import resharder_of
 from tests.resharding.shards import (
     Sources,
@@ -25,6 +24,7 @@ from tests.resharding.shards import (
     wait_applied,
 )
 from tests.resharding.writers import make_tables, rows_of, vindexes_of
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_keyspace, provision_shard
 from topics.keyspace.topology import (

@@ -15,7 +15,6 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from sinks.lake.change_log.reading import check_changelog, replay_changelog
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import statements
-from tests.producers.session.producing import wait_for
 from tests.resharding.application import write_old_rows
 from tests.resharding.flow import Flow, Reader, flow, reading, wait_read
 from tests.resharding.operating import (
@@ -34,6 +33,7 @@ from tests.resharding.shards import checkpoint_seqs, fresh_schema
 from tests.resharding.stream_checks import check_order, check_origins, replayed, served_part
 from tests.resharding.writers import USERS, at_work, make_tables, rows_of, shard_of
 from tests.shardstream.command_line import Background
+from tests.waiting import wait_for
 from topics.keyspace.topology import ReshardState
 from topics.records.vevent import VEvent
 from topics.stream.subscriber import StreamSubscriber

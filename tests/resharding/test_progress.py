@@ -22,10 +22,10 @@ from resharding.switch.decision import Action, SwitchStep
 from resharding.switch.executor import run_cancel, run_switch
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import wait_for
 from tests.resharding.accounts import resharder_of
 from tests.resharding.shards import applying
 from tests.resharding.switchable import APP, SOURCE, TARGETS, Switchable, split
+from tests.waiting import wait_for
 from topics.keyspace.topology import BeginDecision, ReshardEntry, ReshardState, read_topology
 from topics.progress.record import Mark, MarkKind
 from topics.schemas import open_schema_ids

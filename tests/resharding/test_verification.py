@@ -10,7 +10,6 @@ from event_token.errors import Retry
 from resharding.verification import VerifiedTarget, VerifySettings, verify_target
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import WAIT_S, wait_for
 from tests.resharding.accounts import resharder_of
 from tests.resharding.shards import (
     ONE_TARGET,
@@ -23,6 +22,7 @@ from tests.resharding.shards import (
     wait_applied,
 )
 from tests.resharding.writers import USERS, shard_of, writing
+from tests.waiting import WAIT_S, wait_for
 from topics.names import ShardTopics
 from topics.progress.copy_topic import (
     CopyAction,

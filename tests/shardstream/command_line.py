@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import Any
 
 from tests.producers.session.producing import COMMIT_MS, HEARTBEAT_MS
 from tests.program_starter import start_program
+from tests.waiting import COSTLY_POLL_S, WAIT_S, wait_for
 
 # Commands that end by themselves take seconds; this is for a busy machine.
 COMMAND_S_MAX = 300
-WAIT_S_MAX = 300
-POLL_S = 0.1
 
 
 def command(*arguments: str) -> list[str]:
@@ -44,11 +42,16 @@ def tail_to_end(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
     Where a producer was silent for a moment, as on a busy machine, it says so: then it runs again.
     """
-    deadline = time.monotonic() + WAIT_S_MAX
-    while (done := run("tail", *arguments)).returncode != 0:
-        assert "the stream is incomplete" in done.stderr, done.stderr
-        assert time.monotonic() < deadline, done.stderr
-    return done
+    runs: list[subprocess.CompletedProcess[str]] = []
+
+    def has_shown_all() -> bool:
+        runs.append(run("tail", *arguments))
+        is_whole = runs[-1].returncode == 0
+        assert is_whole or "the stream is incomplete" in runs[-1].stderr, runs[-1].stderr
+        return is_whole
+
+    wait_for("tail shows all", has_shown_all, said=lambda: runs[-1].stderr)
+    return runs[-1]
 
 
 class Background:
@@ -73,15 +76,17 @@ class Background:
 
     def wait_for(self, what: str, condition: Callable[["Background"], bool]) -> None:
         """Wait until a condition holds; fails with the command's errors when it ends before."""
-        deadline = time.monotonic() + WAIT_S_MAX
-        while not condition(self):
-            assert self.process.poll() is None, f"ended before {what}: {self.errors}"
-            assert time.monotonic() < deadline, f"no {what}: {self.errors} {self.lines[-3:]}"
-            time.sleep(POLL_S)
+        wait_for(
+            what,
+            lambda: condition(self),
+            said=lambda: f"{self.errors} {self.lines[-3:]}",
+            process=self.process,
+            poll_s=COSTLY_POLL_S,
+        )
 
     def wait_end(self) -> int:
         """Wait until it ends by itself; return the exit status."""
-        return self.process.wait(WAIT_S_MAX)
+        return self.process.wait(WAIT_S)
 
 
 @contextmanager

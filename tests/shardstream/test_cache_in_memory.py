@@ -13,8 +13,8 @@ from caching.reading.reader import FreshRows
 from event_token import UsageError
 from shardstream import Cache
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.producers.session.producing import wait_for
 from tests.topics.shard_writer import ShardWriter, serving
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 
 

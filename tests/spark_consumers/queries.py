@@ -1,8 +1,7 @@
 """Runs queries in Spark's tests and says what they read."""
 
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,14 +71,6 @@ def rows_of_batches(checkpoint: Path) -> list[int]:
         - sum(at.seq for at in batch.begin.shards.values())
         for batch in batches
     ]
-
-
-def wait_until(is_so: Callable[[], bool], problem: Callable[[], object] = lambda: "") -> None:
-    """Poll a condition; `problem` says what is wrong when it does not come true."""
-    deadline_s = time.monotonic() + QUERY_S_MAX
-    while not is_so():
-        assert time.monotonic() < deadline_s, problem()
-        time.sleep(0.05)
 
 
 def merged_order(rows: Iterable[Any]) -> list[Any]:

@@ -12,9 +12,10 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from sinks.lake.change_log.reading import check_changelog, replay_changelog
 from spark_consumers.change_log import ChangeLogProgress, run_changelog
 from tests.spark_consumers.patience import patiently
-from tests.spark_consumers.queries import merged_order, seqs, wait_until
+from tests.spark_consumers.queries import merged_order, seqs
 from tests.spark_consumers.reshards import MERGE, SECOND_US, SPLIT, Keyspace, resharded
 from tests.topics.shard_writer import START_US
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 
 pytestmark = pytest.mark.full
@@ -55,10 +56,10 @@ def test_the_change_log_goes_on_over_reshards(
 
     def operate() -> None:
         try:
-            wait_until(lambda: bool(seen) and seen[-1].rows == 20)
+            wait_for("its first rows", lambda: bool(seen) and seen[-1].rows == 20)
             keyspace_of_two.split()
             keyspace_of_two.heads(3 * SECOND_US, "-80", *SPLIT.targets)
-            wait_until(has_all)
+            wait_for("it has all", has_all)
         finally:
             stop.set()
 

@@ -14,16 +14,11 @@ from spark_consumers.change_log import run_changelog
 from spark_consumers.state import run_state
 from spark_consumers.table_topics import run_table_topics
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import (
-    producing,
-    read_log,
-    settings_of,
-    wait_caught_up,
-    wait_for,
-)
+from tests.producers.session.producing import producing, read_log, settings_of, wait_caught_up
 from tests.sinks.database.serving import create_databases, serve
 from tests.sinks.table_topics.topic_queries import last_rows, read_topic, topic_options
 from tests.spark_consumers.versioned_tables import change_tables, present_rows, tables_for
+from tests.waiting import wait_for
 from topics.progress.record import GRID_US
 
 pytestmark = pytest.mark.full

@@ -28,13 +28,7 @@ from spark_consumers.table_topics import run_table_topics
 from tests.database_servers import DatabaseFixture
 from tests.postgres_servers import PostgresFixture
 from tests.producers.copy.copying import topics_of, wait_state
-from tests.producers.session.producing import (
-    producing,
-    read_log,
-    settings_of,
-    wait_caught_up,
-    wait_for,
-)
+from tests.producers.session.producing import producing, read_log, settings_of, wait_caught_up
 from tests.sinks.database.followed import Followed
 from tests.sinks.database.serving import serve
 from tests.sinks.table_topics.topic_queries import last_rows, read_topic, topic_options
@@ -47,6 +41,7 @@ from tests.spark_consumers.unlogged_changes import (
     TABLES,
     changes_of,
 )
+from tests.waiting import wait_for
 from topics.progress.copy_topic import CopyState, read_copies
 from topics.progress.record import GRID_US
 from topics.stream.subscriber import StreamSubscriber

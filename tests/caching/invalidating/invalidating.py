@@ -22,7 +22,8 @@ from caching.stores.store import FloorStore
 from event_token import ClockUncertainty, EventToken, KeyRange
 from tests.caching.protocol.tokens import TRUSTED, by_shard
 from tests.caching.stores.opened import TTL_MS, Opened
-from tests.producers.session.producing import Running, wait_for
+from tests.producers.session.producing import Running
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.records.vevent import VEvent
 from topics.schemas import open_schema_ids

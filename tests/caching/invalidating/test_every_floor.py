@@ -12,9 +12,9 @@ from caching.stores.memory import MemoryFloors, MemoryStore
 from caching.stores.store import Invalidated, KeyChange
 from tests.caching.invalidating.invalidating import Client, invalidating, key_of
 from tests.caching.stores.opened import RANGE, Opened, open_memory
-from tests.producers.session.producing import wait_for
 from tests.topics.shard_writer import ShardWriter, Writers
 from tests.topics.splits import SPLIT
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.progress.record import MarkKind
 from topics.records.skip_record import Skip, SkipKind

@@ -16,8 +16,8 @@ from tests.caching.invalidating.invalidating import (
     on_each_store,
 )
 from tests.caching.stores.opened import RANGE, TTL_MS, Opened
-from tests.producers.session.producing import wait_for
 from tests.topics.shard_writer import TIMEOUT_S, ShardWriter, Writers
+from tests.waiting import wait_for
 from topics import named_readers
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_readers

@@ -7,14 +7,9 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.caching.invalidating.invalidating import Client, invalidating
 from tests.caching.stores.opened import open_memory
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import (
-    producing,
-    read_log,
-    settings_of,
-    wait_caught_up,
-    wait_for,
-)
+from tests.producers.session.producing import producing, read_log, settings_of, wait_caught_up
 from tests.topics.shard_writer import provision
+from tests.waiting import wait_for
 from topics.records.vevent import EventType
 
 pytestmark = pytest.mark.full

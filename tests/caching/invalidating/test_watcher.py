@@ -12,8 +12,9 @@ from caching.watcher import Watcher, WatchOptions, WatchStatus
 from event_token import ClockUncertainty, KeyRange, UsageError
 from tests.caching.invalidating.invalidating import KEYS, Client, invalidating, on_each_store
 from tests.caching.stores.opened import Opened
-from tests.producers.session.producing import Running, wait_for
+from tests.producers.session.producing import Running
 from tests.topics.shard_writer import Writers
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.schemas import open_schema_ids
 

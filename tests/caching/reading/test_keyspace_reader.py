@@ -34,7 +34,7 @@ from tests.caching.reading.marks import (
 )
 from tests.caching.reading.reading import BEAT_US, WRITTEN, WRITTEN_US, allow_reads, by_pymysql, run
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import wait_for
+from tests.waiting import wait_for
 from topics.errors import BrokersUnreachable
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_keyspace

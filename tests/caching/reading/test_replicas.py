@@ -27,7 +27,7 @@ from tests.caching.reading.reading import (
 )
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import REPLICA, follow, promote, wait_same
-from tests.producers.session.producing import WAIT_S
+from tests.waiting import WAIT_S
 
 UNLOGGED = "SET SESSION sql_log_bin = 0"
 FILTERS = "performance_schema.replication_applier_filters"

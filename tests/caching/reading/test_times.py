@@ -30,14 +30,9 @@ from tests.caching.reading.reading import (
     written,
 )
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import (
-    SettableBound,
-    producing,
-    settings_alone,
-    settings_of,
-    wait_for,
-)
+from tests.producers.session.producing import SettableBound, producing, settings_alone, settings_of
 from tests.resharding.accounts import grant_internal_tables
+from tests.waiting import wait_for
 
 YEAR_US = 365 * 86_400_000_000
 

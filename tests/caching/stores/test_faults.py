@@ -12,13 +12,14 @@ from caching.stores.memcached import MemcachedStore, PooledNode
 from caching.stores.on_redis.store import RedisStore
 from caching.stores.store import Circuit, KeyChange, StoreOptions
 from shardstream.local.cache_server import CacheServer, MemcachedServer, RedisServer
-from tests.caching.cache_servers import StartServer, admin, command, wait_until
+from tests.caching.cache_servers import StartServer, admin, command
 from tests.caching.protocol.tokens import token
 from tests.caching.stores.blocking import BlockingStore
 from tests.caching.stores.memcached_stores import open_memcached
 from tests.caching.stores.opened import BUCKETS, RANGE, TIMEOUT_MS, TTL_MS, own_layout
 from tests.caching.stores.redis_stores import open_redis, redis_url
 from tests.stopped_process import stopped
+from tests.waiting import wait_for
 
 LEASE_MS = 600_000
 
@@ -161,7 +162,7 @@ def test_an_unresponsive_server_is_left_alone(
         assert server.address in str(first.value)
         assert first.value.node == second.value.node == server.address
 
-    wait_until(lambda: _answers(store), "the store is asked again")
+    wait_for("the store is asked again", lambda: _answers(store))
     store.close()
 
 
@@ -207,7 +208,7 @@ def test_a_restarted_memcached_has_to_be_resumed(
     assert {opened.floors.node_of(bucket) for bucket in done.closed} == {lost.address}
     assert opened.store.position(kept.address, RANGE) == b"S1"
     # A client's idle connections are dead, which it notices when it uses one.
-    wait_until(lambda: _answers(opened.store), "the client reads again")
+    wait_for("the client reads again", lambda: _answers(opened.store))
     assert opened.floor("user:1") is None
     assert opened.slot("user:1") is None
 

@@ -20,12 +20,12 @@ from tests.caching.cache_servers import (
     command,
     form_cluster,
     started,
-    wait_until,
 )
 from tests.caching.protocol.tokens import token
 from tests.caching.stores.opened import RANGE, Opened
 from tests.caching.stores.redis_stores import open_redis
 from tests.stopped_process import stop
+from tests.waiting import wait_for
 
 
 def check_rewind(opened: Opened, save: Callable[[], object], rewind: Callable[[], object]) -> None:
@@ -49,10 +49,10 @@ def check_rewind(opened: Opened, save: Callable[[], object], rewind: Callable[[]
     with pytest.raises((Reconnected, StoreUnreachable)):
         opened.floors.publish(RANGE, dict.fromkeys(nodes, (b"S1", b"S2")))
     resumed: dict[str, bytes | None] = {}
-    wait_until(lambda: _works(lambda: resumed.update(opened.floors.resume(RANGE))), "resumed")
+    wait_for("resumed", lambda: _works(lambda: resumed.update(opened.floors.resume(RANGE))))
     assert resumed == dict.fromkeys(nodes, b"S1")
     # The client has the value back that was removed, until the change is applied once more.
-    wait_until(lambda: _works(lambda: opened.store.read(["user:1"])), "the client reads again")
+    wait_for("the client reads again", lambda: _works(lambda: opened.store.read(["user:1"])))
     assert opened.slot("user:1") is not None
     floor = opened.floor("user:2")
     assert floor is not None
@@ -89,9 +89,9 @@ def test_a_promoted_replica_is_noticed(real_servers: None, tmp_path: Path) -> No
 
         def cut_off() -> None:
             offset = admin(primary).info("replication")["master_repl_offset"]
-            wait_until(
-                lambda: admin(replica).info("replication")["slave_repl_offset"] >= offset,
+            wait_for(
                 "the replica has everything",
+                lambda: admin(replica).info("replication")["slave_repl_offset"] >= offset,
             )
             assert replica.pid is not None
             stop(replica.pid)
@@ -102,7 +102,7 @@ def test_a_promoted_replica_is_noticed(real_servers: None, tmp_path: Path) -> No
             assert replica.pid is not None
             os.kill(replica.pid, signal.SIGCONT)
             command(replica, "CLUSTER FAILOVER", "TAKEOVER")
-            wait_until(lambda: admin(replica).info("replication")["role"] == "master", "promoted")
+            wait_for("promoted", lambda: admin(replica).info("replication")["role"] == "master")
 
         opened = open_redis([primary, replica])
         check_rewind(opened, cut_off, promote)

@@ -4,7 +4,8 @@ from typing import Any
 
 from producers.settings import ShardProducerSettings
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import WrittenLog, wait_for
+from tests.producers.session.producing import WrittenLog
+from tests.waiting import wait_for
 from topics.names import ShardTopics
 from topics.progress.copy_topic import (
     CopyAction,

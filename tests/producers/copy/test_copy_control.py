@@ -15,13 +15,8 @@ from tests.producers.copy.copying import (
     start,
     wait_state,
 )
-from tests.producers.session.producing import (
-    producing,
-    read_log,
-    settings_of,
-    wait_caught_up,
-    wait_for,
-)
+from tests.producers.session.producing import producing, read_log, settings_of, wait_caught_up
+from tests.waiting import wait_for
 from topics.names import ShardTopics
 from topics.progress.copy_topic import CopyAction, CopyState, read_copies
 from topics.records.vevent import Op

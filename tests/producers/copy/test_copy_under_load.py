@@ -25,9 +25,9 @@ from tests.producers.session.producing import (
     read_log,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
 from tests.producers.session.workload import SEED, process
+from tests.waiting import wait_for
 from topics.progress.copy_topic import (
     CopyAction,
     CopyRequest,

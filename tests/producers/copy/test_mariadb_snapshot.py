@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from producers.copy.chunk_reader import MariadbSnapshot
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import WAIT_S
+from tests.waiting import WAIT_S
 from topics.kafka.client import Deadline
 
 # Until the test lets the commit go on.

@@ -21,14 +21,8 @@ from tests.producers.copy.copying import (
     wait_state,
 )
 from tests.producers.servers.replication import statements
-from tests.producers.session.producing import (
-    WAIT_S,
-    producing,
-    read_log,
-    settings_of,
-    wait_caught_up,
-    wait_for,
-)
+from tests.producers.session.producing import producing, read_log, settings_of, wait_caught_up
+from tests.waiting import WAIT_S, wait_for
 from topics.progress.copy_topic import CopyAction, CopyState
 
 # A chunk that no socket's buffers hold: the server is still sending it while the reader rests.

@@ -4,7 +4,7 @@ from databases.sql import rows
 from event_token import Flavor
 from producers.settings import ShardProducerSettings
 from tests.database_servers import DatabaseFixture, StartServer
-from tests.producers.session.producing import wait_for
+from tests.waiting import wait_for
 from topics.kafka.partition_reader import read_tail
 from topics.names import ShardTopics
 from topics.progress.codec import decode_progress

@@ -36,9 +36,9 @@ from tests.producers.session.producing import (
     settings_of,
     table_rows,
     wait_caught_up,
-    wait_for,
 )
 from tests.producers.session.workload import Workload, check_all
+from tests.waiting import wait_for
 
 KILLS = 3
 

@@ -24,9 +24,9 @@ from tests.producers.session.producing import (
     server_of,
     settings_of,
     wait_caught_up,
-    wait_for,
     warnings_of,
 )
+from tests.waiting import wait_for
 
 INSERT = "INSERT INTO shop.t VALUES ({})"
 

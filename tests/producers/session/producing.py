@@ -3,7 +3,6 @@
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +20,7 @@ from producers.typed_columns import BYTES, TypedColumns
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.program_starter import start_program
+from tests.waiting import COSTLY_POLL_S, WAIT_S, wait_for
 from topics.kafka.client import RECORD_BYTES_OPTION, ClientConfig
 from topics.kafka.partition_reader import (
     await_readable,
@@ -37,11 +37,6 @@ from topics.records.event_decoder import EventDecoder
 from topics.records.vevent import Op, VEvent
 from topics.schemas import open_schema_ids
 
-# Seven test runs may share two cores: waits end early when their condition holds.
-WAIT_S = 240.0
-POLL_S = 0.05
-# Where a look opens connections, which takes what is waited for as much time as the one who looks.
-COSTLY_POLL_S = 0.15
 # Under load a broker spends most of its time on commits; an only change is committed at once.
 COMMIT_MS = 100
 # A heartbeat is a transaction, too: an idle producer needs half of those that are the default.
@@ -57,20 +52,6 @@ TYPES = TypedColumns(
         r"/(?!.*\.typed\.\w+$).*/": BYTES,
     }
 )
-
-
-def wait_for(
-    what: str,
-    condition: Callable[[], bool],
-    seconds: float = WAIT_S,
-    said: Callable[[], object] = lambda: "",
-    poll_s: float = POLL_S,
-) -> None:
-    """Poll until the condition holds; fail with what did not happen, and what was said instead."""
-    deadline_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {seconds} s: {what} {said()}"
-        time.sleep(poll_s)
 
 
 def server_of(database: DatabaseFixture) -> ServerSettings:
@@ -274,6 +255,7 @@ class ProducerProcess:
             f"a line {beginning!r}",
             lambda: any(line.startswith(beginning) for line in list(self.lines)),
             said=self.said,
+            process=self._process,
         )
 
     def said(self) -> str:

@@ -22,8 +22,8 @@ from tests.producers.session.producing import (
     server_of,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
+from tests.waiting import wait_for
 from topics.kafka.provisioning import provision_keyspace
 from topics.keyspace.topology import ShardEntry, Topology, update_topology
 from topics.records.vevent import Op

@@ -32,9 +32,9 @@ from tests.producers.session.producing import (
     server_of,
     settings_alone,
     settings_of,
-    wait_for,
     warnings_of,
 )
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.records.vevent import EventType
 

@@ -11,8 +11,9 @@ from producers.session.context import STREAMS
 from producers.settings import ProducerState
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
-from tests.producers.session.producing import producing, settings_of, wait_caught_up, wait_for
+from tests.producers.session.producing import producing, settings_of, wait_caught_up
 from tests.producers.session.workload import SEED, Workload, check_all, process
+from tests.waiting import wait_for
 from topics.kafka.client import open_admin
 from topics.names import ShardTopics
 

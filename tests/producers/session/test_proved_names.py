@@ -22,9 +22,9 @@ from tests.producers.session.producing import (
     server_of,
     settings_of,
     wait_caught_up,
-    wait_for,
     warnings_of,
 )
+from tests.waiting import wait_for
 from topics.names import ShardTopics
 from topics.progress.committed_tail import last_progress
 from topics.records.vevent import Op

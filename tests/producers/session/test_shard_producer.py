@@ -12,7 +12,6 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.replication import purge_to
 from tests.producers.session.producing import (
-    WAIT_S,
     RunningProducer,
     check_log,
     check_progress,
@@ -22,9 +21,9 @@ from tests.producers.session.producing import (
     settings_of,
     table_rows,
     wait_caught_up,
-    wait_for,
     wait_readable,
 )
+from tests.waiting import WAIT_S, wait_for
 from topics.kafka.client import open_producer
 from topics.kafka.errors import Fenced
 from topics.names import ShardTopics

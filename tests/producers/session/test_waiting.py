@@ -14,15 +14,14 @@ from shardstream.local.local_server import HOST, free_ports
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.session.producing import (
     SHARD,
-    WAIT_S,
     Running,
     RunningProducer,
     producing,
     settings_of,
     wait_caught_up,
-    wait_for,
     wait_noted,
 )
+from tests.waiting import WAIT_S, wait_for
 from topics.kafka import client
 from topics.kafka.client import ClientConfig, open_admin
 from topics.kafka.provisioning import provision_shard

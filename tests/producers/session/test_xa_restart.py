@@ -11,8 +11,8 @@ from tests.producers.session.producing import (
     read_log,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
+from tests.waiting import wait_for
 from topics.records.vevent import Op
 
 

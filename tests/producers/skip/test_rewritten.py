@@ -21,8 +21,8 @@ from tests.producers.session.producing import (
     read_log,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
+from tests.waiting import wait_for
 from topics.records.skip_record import Skip, SkipKind
 from topics.records.vevent import EventType
 

@@ -21,11 +21,11 @@ from tests.producers.session.producing import (
     read_log,
     settings_of,
     wait_caught_up,
-    wait_for,
     wait_readable,
 )
 from tests.producers.skip.skipping import checked_log, ids, named_gtid, run
 from tests.topics.shard_writer import provision
+from tests.waiting import wait_for
 from topics.kafka.errors import Fenced
 from topics.keyspace.audit import operator
 from topics.records.skip_record import Skip, SkipKind

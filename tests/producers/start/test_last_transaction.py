@@ -10,13 +10,8 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import StartServer
 from tests.producers.servers.power_cut import clock_s, losing_what_follows, produce_and_stop
 from tests.producers.servers.replication import executed, purge_to, statements
-from tests.producers.session.producing import (
-    RunningProducer,
-    read_log,
-    replay,
-    settings_of,
-    wait_for,
-)
+from tests.producers.session.producing import RunningProducer, read_log, replay, settings_of
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.full
 

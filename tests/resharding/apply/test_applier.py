@@ -21,7 +21,7 @@ from shardstream.commands.app import EXIT_FENCED, exit_status
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import executed
-from tests.producers.session.producing import producing, wait_for
+from tests.producers.session.producing import producing
 from tests.resharding.accounts import resharder_of
 from tests.resharding.apply.one_table import OneTable
 from tests.resharding.shards import (
@@ -38,6 +38,7 @@ from tests.resharding.shards import (
     waits_for_lock,
 )
 from tests.resharding.writers import rows_of, writing
+from tests.waiting import wait_for
 
 KILLS = 2
 

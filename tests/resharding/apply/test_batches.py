@@ -16,11 +16,11 @@ from resharding.routing import Routes
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.faults.proxy import Proxy
-from tests.producers.session.producing import wait_for
 from tests.resharding.accounts import resharder_of
 from tests.resharding.apply.one_table import OneTable
 from tests.resharding.apply.records import event
 from tests.resharding.shards import applying, checkpoint_seqs, fresh_schema, waits_for_lock
+from tests.waiting import wait_for
 from topics.keyspace.topology import TableVindex
 from topics.records.table_shape import Column, TableShape, ValueKind
 from topics.records.vevent import Op, Row, VEvent

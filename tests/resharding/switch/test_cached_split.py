@@ -17,8 +17,8 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.caching.invalidating.invalidating import invalidating
 from tests.caching.stores.opened import open_memory
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import wait_for
 from tests.resharding.switchable import SOURCE, TARGETS, Switchable, app_session, split
+from tests.waiting import wait_for
 from topics.keyspace.vindexes import vindex_named
 
 pytestmark = pytest.mark.full

@@ -21,9 +21,10 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from tests.caching.reading.reading import allow_reads, by_pymysql
 from tests.database_servers import StartServer
 from tests.producers.servers.replication import follow, statements, wait_same
-from tests.producers.session.producing import settings_alone, wait_for
+from tests.producers.session.producing import settings_alone
 from tests.resharding.accounts import grant_internal_tables
 from tests.resharding.switchable import SOURCE, TARGETS, Switchable, app_session, split
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.full
 

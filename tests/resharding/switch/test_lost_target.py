@@ -18,7 +18,7 @@ from resharding.switch.shard_writes import ShardWrites, SwitchSettings
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import statements
-from tests.producers.session.producing import WAIT_S, producing, wait_caught_up, wait_for
+from tests.producers.session.producing import producing, wait_caught_up
 from tests.resharding.switchable import (
     APP,
     SOURCE,
@@ -27,6 +27,7 @@ from tests.resharding.switchable import (
     app_session,
     split,
 )
+from tests.waiting import WAIT_S, wait_for
 from topics.keyspace.topology import (
     ReshardEntry,
     ReshardState,

@@ -16,7 +16,6 @@ from resharding.switch.shard_writes import STOPS_MAX, ShardWrites
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import statements
-from tests.producers.session.producing import wait_for
 from tests.resharding.accounts import resharder_of
 from tests.resharding.switchable import (
     APP,
@@ -27,6 +26,7 @@ from tests.resharding.switchable import (
     make_account,
     split,
 )
+from tests.waiting import wait_for
 from topics.progress.record import JournalKind
 
 

@@ -23,7 +23,7 @@ from resharding.switch.shard_writes import ShardWrites
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import statements
-from tests.producers.session.producing import WAIT_S, read_log, wait_for
+from tests.producers.session.producing import read_log
 from tests.resharding.accounts import RESHARDER, resharder_of
 from tests.resharding.flow import reading
 from tests.resharding.shards import RunningApplier
@@ -35,6 +35,7 @@ from tests.resharding.switchable import (
     app_session,
     split,
 )
+from tests.waiting import WAIT_S, wait_for
 from topics.keyspace.topology import ReshardState, ShardState, read_topology
 from topics.progress.record import GRID_US, JournalKind, Mark, MarkKind, cell_start_us
 

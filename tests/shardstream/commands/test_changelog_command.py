@@ -12,9 +12,10 @@ from deltalake import write_deltalake
 
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.processes import with_parent_guard
-from tests.shardstream.command_line import WAIT_S_MAX, command, run, write_settings
+from tests.shardstream.command_line import command, run, write_settings
 from tests.sinks.lake.change_log.log_rows import change, commit_rows
 from tests.spark_consumers.shop import NO_DATABASE, SHARDS, Shop
+from tests.waiting import WAIT_S
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_signals_end_the_command_in_order(
         assert any('"rows": 20' in line for line in process.stdout), errors.read_text()
         os.killpg(process.pid, signal.SIGINT)
         process.send_signal(signal.SIGTERM)
-        status = process.wait(WAIT_S_MAX)
+        status = process.wait(WAIT_S)
     finally:
         process.kill()
         process.wait()

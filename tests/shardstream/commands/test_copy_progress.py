@@ -14,8 +14,9 @@ from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.status.keyspace_report import copy_json, seconds_left
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copying import start, topics_of, wait_state
-from tests.producers.session.producing import WAIT_S, producing, settings_of, wait_for
+from tests.producers.session.producing import producing, settings_of
 from tests.shardstream.command_line import run, write_settings
+from tests.waiting import WAIT_S, wait_for
 from topics.progress.copy_topic import CopyState, TableCopy, read_copies
 
 ROWS = 1_000

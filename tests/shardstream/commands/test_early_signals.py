@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from shardstream.local.processes import with_parent_guard
-from tests.shardstream.command_line import POLL_S, WAIT_S_MAX, command
+from tests.shardstream.command_line import command
+from tests.waiting import WAIT_S, wait_for
 
 # It stands in for the standard library's, and holds a command where it reads its settings.
 WAITING_MODULE = """
@@ -56,13 +56,9 @@ def test_an_early_signal_ends_a_command_as_a_later_one_does(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "REACHED": str(reached)},
     )
     try:
-        deadline_s = time.monotonic() + WAIT_S_MAX
-        while not reached.exists():
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline_s, "it reads no settings"
-            time.sleep(POLL_S)
+        wait_for("it reads its settings", reached.exists, process=process)
         process.send_signal(number)
-        errors = process.communicate(timeout=WAIT_S_MAX)[1]
+        errors = process.communicate(timeout=WAIT_S)[1]
     finally:
         process.kill()
         process.wait()
@@ -74,4 +70,4 @@ def test_a_signal_while_the_stop_is_looked_at_is_not_lost() -> None:
     """B21: the command neither hangs nor goes on."""
     program = [sys.executable, "-c", SIGNAL_INSIDE_WAIT]
 
-    assert subprocess.run(program, check=False, timeout=WAIT_S_MAX).returncode == 0
+    assert subprocess.run(program, check=False, timeout=WAIT_S).returncode == 0

@@ -17,7 +17,6 @@ from tests.caching.invalidating.invalidating import Client
 from tests.caching.stores.opened import TIMEOUT_MS, Opened
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import statements
-from tests.producers.session.producing import wait_for
 from tests.shardstream.command_line import (
     Background,
     background,
@@ -27,6 +26,7 @@ from tests.shardstream.command_line import (
     write_cache,
     write_settings,
 )
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.kafka.partition_reader import read_to_end
 from topics.names import ShardTopics

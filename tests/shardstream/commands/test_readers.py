@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from shardstream.local.kafka_cluster import KafkaCluster
-from tests.shardstream.command_line import WAIT_S_MAX, run
+from tests.shardstream.command_line import run
 from tests.topics.shard_writer import ShardWriter, provision
+from tests.waiting import WAIT_S
 from topics.kafka.client import ClientConfig, Deadline
 from topics.kafka.provisioning import provision_readers
 
@@ -42,7 +43,7 @@ def test_a_named_tail_is_shown(settings: Path, keyspace: str) -> None:
     config = ("--config", str(settings))
 
     tail = ("tail", keyspace, "--from", "earliest", "--name", "ops", "--until-idle", "1")
-    deadline = Deadline(WAIT_S_MAX)
+    deadline = Deadline(WAIT_S)
     while len((done := run(*tail, *config)).stdout.splitlines()) < 3:
         assert not deadline.passed, done.stderr  # a slow broker looks idle
     refused = run("readers", "forget", keyspace, "ops", *config)  # while its report is young

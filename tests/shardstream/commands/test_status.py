@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,10 +16,10 @@ from shardstream.commands.status import ANSWER_S
 from shardstream.local.kafka_cluster import KafkaCluster
 from shardstream.local.local_server import free_ports
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import wait_for
-from tests.shardstream.command_line import WAIT_S_MAX, background, run, streaming, write_settings
+from tests.shardstream.command_line import background, run, streaming, write_settings
 from tests.shardstream.status.answers import get
 from tests.stopped_process import stopped
+from tests.waiting import WAIT_S, wait_for
 
 # The system chooses the port.
 LOOPBACK = "127.0.0.1:0"
@@ -37,15 +36,19 @@ def status(config: Path, keyspace: str) -> tuple[int, dict[str, Any]]:
 
 def wait_for_status(config: Path, keyspace: str, code: int) -> dict[str, Any]:
     """Look again until the command ends with this exit status."""
-    deadline = time.monotonic() + WAIT_S_MAX
-    while (found := status(config, keyspace))[0] != code:
-        assert time.monotonic() < deadline, found
-    return found[1]
+    found: list[tuple[int, dict[str, Any]]] = []
+
+    def is_reached() -> bool:
+        found.append(status(config, keyspace))
+        return found[-1][0] == code
+
+    wait_for(f"status {code}", is_reached, said=lambda: found[-1])
+    return found[-1][1]
 
 
 def served(url: str) -> dict[str, Any]:
     """The keyspace as `shardstream serve` tells it."""
-    with urllib.request.urlopen(f"{url}status.json", timeout=WAIT_S_MAX) as answer:  # noqa: S310
+    with urllib.request.urlopen(f"{url}status.json", timeout=WAIT_S) as answer:  # noqa: S310
         [found] = json.loads(answer.read())["keyspaces"]
     return dict(found)
 
@@ -91,14 +94,14 @@ def test_a_killed_producer_is_named(
         check_counters(port)
         run("tail", keyspace, "--until-idle", "2", "--name", "ops", "--config", str(config))
         second.process.send_signal(signal.SIGKILL)
-        second.process.wait(WAIT_S_MAX)
+        second.process.wait(WAIT_S)
         url = server.lines[0]["url"]
         wait_for("the page's verdict", lambda: served(url)["is_held_back"])
         told = served(url)
         # One rule: what is red on the page is a failed check.
         verdict, held = status(config, keyspace)
         text = run("status", keyspace, "--config", str(config))
-        with urllib.request.urlopen(f"{url}events", timeout=WAIT_S_MAX) as events:  # noqa: S310
+        with urllib.request.urlopen(f"{url}events", timeout=WAIT_S) as events:  # noqa: S310
             first_line = events.readline()
             server.process.terminate()
             ended = server.wait_end()

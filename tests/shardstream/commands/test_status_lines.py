@@ -19,8 +19,8 @@ from shardstream.commands.status_lines import (
 )
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import wait_for
 from tests.shardstream.command_line import background, streaming, write_settings
+from tests.waiting import wait_for
 
 LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) +\S+: "

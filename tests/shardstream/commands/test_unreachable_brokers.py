@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.shardstream.command_line import WAIT_S_MAX, background, run
+from tests.shardstream.command_line import background, run
+from tests.waiting import WAIT_S
 
 SHARD = """
 [keyspaces.shop.shards."-"]
@@ -20,7 +21,7 @@ servers = [{host = "db-a", user = "shardstream"}]
 def silent() -> Iterator[socket.socket]:
     """A server that accepts connections and never answers, as a frozen broker."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(WAIT_S_MAX)
+        server.settimeout(WAIT_S)
         yield server
 
 

@@ -4,12 +4,12 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.shardstream.command_line import POLL_S, command
+from tests.shardstream.command_line import command
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("real_servers")
 
@@ -113,11 +113,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path, options: tuple[str, ...], mome
             stdout=out,
             stderr=out,
         )
-        deadline = time.monotonic() + DEMO_S_MAX
-        while moment not in output.read_text():
-            assert demo.poll() is None, output.read_text()
-            assert time.monotonic() < deadline, output.read_text()
-            time.sleep(POLL_S)
+        wait_for(moment, lambda: moment in output.read_text(), output.read_text, demo)
         below = _descendants(demo.pid)
         os.kill(demo.pid, signal.SIGINT)
         status = demo.wait(DEMO_S_MAX)
@@ -125,7 +121,4 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path, options: tuple[str, ...], mome
     assert below
     assert f"database: {'MariaDB' if options else ''}" in output.read_text()
     assert status == 130, output.read_text()
-    deadline = time.monotonic() + DEMO_S_MAX
-    while left := _still_there(below):
-        assert time.monotonic() < deadline, left
-        time.sleep(POLL_S)
+    wait_for("all are gone", lambda: not _still_there(below), lambda: _still_there(below))

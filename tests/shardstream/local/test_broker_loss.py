@@ -1,6 +1,5 @@
 """A cluster of three brokers continues without one of them."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from shardstream.local.kafka_cluster import KafkaCluster
+from tests.waiting import COSTLY_POLL_S, wait_for
 
 pytestmark = pytest.mark.full
 
@@ -25,11 +25,14 @@ def _commit(producer: Producer, topic: str, value: bytes) -> None:
 
 def _metadata(admin: AdminClient, topic: str, wanted: Callable[[Any], bool]) -> Any:
     """The metadata, once they hold what is wanted: they travel after the fact."""
-    deadline = time.monotonic() + DELIVERY_S_MAX
-    while not wanted(metadata := admin.list_topics(topic, timeout=30)):
-        assert time.monotonic() < deadline, metadata
-        time.sleep(0.1)
-    return metadata
+    found: list[Any] = []
+
+    def are_wanted() -> bool:
+        found.append(admin.list_topics(topic, timeout=30))
+        return wanted(found[-1])
+
+    wait_for("the metadata", are_wanted, said=lambda: found[-1], poll_s=COSTLY_POLL_S)
+    return found[-1]
 
 
 def test_transactions_go_on_without_a_killed_broker(kafka3: KafkaCluster, keyspace: str) -> None:

@@ -8,9 +8,8 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,11 @@ from redis import Redis
 
 from shardstream.local.processes import command_line, with_parent_guard
 from tests.shardstream.command_line import run
+from tests.waiting import WAIT_S, wait_for
 
 pytestmark = pytest.mark.usefixtures("real_servers")
 
 ROOT = Path(__file__).parents[3]
-WAIT_S_MAX = 300.0
 LOCAL = [sys.executable, "-m", "shardstream", "local"]
 
 
@@ -51,13 +50,13 @@ def _at_a_terminal(*arguments: str, cwd: Path, prompt: str, given: Sequence[str]
         shown, rest = b"", deque(given)
         # Linux reports the end of a terminal as an error.
         with suppress(OSError):
-            while select.select([master], [], [], WAIT_S_MAX)[0]:
+            while select.select([master], [], [], WAIT_S)[0]:
                 shown += os.read(master, 65536)
                 if rest and shown.endswith(prompt.encode()):
                     os.write(master, rest.popleft().encode())
         os.close(master)
         assert not rest, shown
-        assert process.wait(WAIT_S_MAX) == 0
+        assert process.wait(WAIT_S) == 0
     return shown.decode()
 
 
@@ -77,13 +76,6 @@ def _facts(*arguments: str, cwd: Path) -> dict[str, Any]:
 def _pids(facts: dict[str, Any]) -> list[int]:
     servers = (*facts["databases"], *facts["brokers"], *facts["caches"])
     return [server["pid"] for server in servers]
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -191,13 +183,23 @@ def test_next_commands_that_up_prints(stack_folder: Path) -> None:
 
     shards = ("commerce/-80: streaming", "commerce/80-: streaming")
     with _started(produce, cwd=stack_folder) as (produced, producing):
-        _until(lambda: all(each in produced.read_text() for each in shards))
+        wait_for(
+            "both stream",
+            lambda: all(each in produced.read_text() for each in shards),
+            produced.read_text,
+            producing,
+        )
         done = _run(*sql[1:], cwd=stack_folder)
         assert done.returncode == 0, done.stderr
-        with _started(tail, cwd=stack_folder) as (events, _):
-            _until(lambda: "INSERT shop.orders" in events.read_text())
+        with _started(tail, cwd=stack_folder) as (events, reading):
+            wait_for(
+                "the row",
+                lambda: "INSERT shop.orders" in events.read_text(),
+                events.read_text,
+                reading,
+            )
         producing.terminate()
-        assert producing.wait(WAIT_S_MAX) == 0
+        assert producing.wait(WAIT_S) == 0
     for shard in shards:
         assert shard.replace("streaming", "stopped") in produced.read_text()
 
@@ -214,7 +216,7 @@ def test_next_commands_that_up_prints(stack_folder: Path) -> None:
         check=False,
         cwd=stack_folder,
         env=_environment(),
-        timeout=WAIT_S_MAX,
+        timeout=WAIT_S,
     )
     assert "42" in piped.stdout
     asked = ["SELECT nothing;\n", "SELECT id + 41\nFROM shop.orders;\n", "\x04"]
@@ -229,7 +231,10 @@ def test_dead_server_comes_back_alone(stack_folder: Path) -> None:
     database_pid = before["databases"][0]["pid"]
     os.kill(database_pid, signal.SIGKILL)
     # A killed server is there until its last thread has ended.
-    _until(lambda: "partly running" in _run("status", cwd=stack_folder).stdout)
+    wait_for(
+        "it is seen to be gone",
+        lambda: "partly running" in _run("status", cwd=stack_folder).stdout,
+    )
 
     after = _facts("up", cwd=stack_folder)
 
@@ -261,7 +266,11 @@ def test_stack_in_the_foreground_ends_with_its_command(
     assert command.stdout is not None
     # The database is launched first, Kafka comes up behind it.
     pid_file = folder / ".local" / "shard_-" / "server.pid"
-    _until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+    wait_for(
+        "the database is launched",
+        lambda: pid_file.exists() and pid_file.read_text().endswith("\n"),
+        process=command,
+    )
     pids = [int(pid_file.read_text().split()[0])]
     if moment == "serving":
         while (line := command.stdout.readline()) != "}\n":
@@ -269,10 +278,10 @@ def test_stack_in_the_foreground_ends_with_its_command(
         pids = _pids(_facts("status", cwd=folder))
 
     command.send_signal(number)
-    command.communicate(timeout=WAIT_S_MAX)
+    command.communicate(timeout=WAIT_S)
 
-    _until(lambda: all(command_line(pid) == "" for pid in pids))
-    _until(lambda: not any(_pids(_facts("status", cwd=folder))))
+    wait_for("all are gone", lambda: all(command_line(pid) == "" for pid in pids))
+    wait_for("status says so", lambda: not any(_pids(_facts("status", cwd=folder))))
 
 
 def test_servers_are_fetched_ahead(folder: Path) -> None:

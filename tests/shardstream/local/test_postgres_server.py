@@ -5,7 +5,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psycopg
@@ -14,8 +13,8 @@ import pytest
 from shardstream.local import postgres_server
 from shardstream.local.postgres_server import PostgresServer
 from tests.postgres_servers import PostgresFixture, running_postgres
+from tests.waiting import wait_for
 
-GONE_S_MAX = 120.0
 PARENT = """
 import os, signal, sys
 from pathlib import Path
@@ -57,10 +56,7 @@ def test_server_dies_with_its_parent(real_servers: None, tmp_path: Path) -> None
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     pid = int(done.stdout)
 
-    deadline = time.monotonic() + GONE_S_MAX
-    while _runs(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for("it is gone", lambda: not _runs(pid))
     assert done.returncode == -signal.SIGKILL
 
 

@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,9 @@ import pytest
 from event_token import Halt
 from shardstream.local.local_server import free_ports, is_free
 from shardstream.local.processes import ServerProcess, command_line
+from tests.waiting import WAIT_S, wait_for
 
 ROOT = Path(__file__).parents[3]
-WAIT_S_MAX = 60.0
 
 # A parent with a server of its own; the server is started from a thread that ends at once.
 PARENT = """
@@ -31,13 +30,6 @@ starter.join()
 print(server.pid, flush=True)
 time.sleep(600)
 """
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -61,12 +53,12 @@ def test_killed_parent_leaves_no_server(tmp_path: Path) -> None:
     )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    _until(lambda: command_line(pid).startswith("tail"))
+    wait_for("tail runs", lambda: command_line(pid).startswith("tail"))
 
     parent.send_signal(signal.SIGKILL)
-    parent.communicate(timeout=WAIT_S_MAX)
+    parent.communicate(timeout=WAIT_S)
 
-    _until(lambda: command_line(pid) == "")
+    wait_for("tail is gone", lambda: command_line(pid) == "")
 
 
 def test_server_is_found_again_by_its_folder(sleeper: ServerProcess, tmp_path: Path) -> None:
@@ -115,7 +107,7 @@ def test_stubborn_server_is_killed(sleeper: ServerProcess, tmp_path: Path) -> No
     """A server that ignores SIGTERM is killed after the timeout."""
     deaf = f"trap '' TERM; touch {tmp_path}/deaf; while :; do sleep 0.1; done"
     sleeper.launch(["sh", "-c", deaf])
-    _until((tmp_path / "deaf").exists)
+    wait_for("it ignores signals", (tmp_path / "deaf").exists)
 
     sleeper.stop(timeout_s=0.2)
 
@@ -125,7 +117,7 @@ def test_stubborn_server_is_killed(sleeper: ServerProcess, tmp_path: Path) -> No
 def test_failed_start_shows_the_log(sleeper: ServerProcess, tmp_path: Path) -> None:
     """The error of a server that ended contains its status and its last output."""
     sleeper.launch(["sh", "-c", f"echo no such {tmp_path}/thing; exit 7"])
-    _until(lambda: sleeper.pid is None)
+    wait_for("it has ended", lambda: sleeper.pid is None)
 
     with pytest.raises(Halt, match=r"status 7(.|\n)*no such"):
         sleeper.check_alive()

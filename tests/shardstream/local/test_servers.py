@@ -13,9 +13,9 @@ from shardstream.local import database_server
 from shardstream.local.database_server import DatabaseConnection
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture, StartServer
-from tests.producers.session.producing import wait_for
 from tests.stopped_process import stop
 from tests.topics.shard_writer import TIMEOUT_S
+from tests.waiting import wait_for
 from topics.kafka.client import Deadline
 
 

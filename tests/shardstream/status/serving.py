@@ -10,7 +10,7 @@ from shardstream.status.address import Address
 from shardstream.status.application import application
 from shardstream.status.refresh import FleetRefresh
 from shardstream.status.server import HttpServer
-from tests.producers.session.producing import wait_for
+from tests.waiting import wait_for
 from topics.fleet.view import KeyspaceView
 
 LOOPBACK = Address("127.0.0.1", 0)

@@ -13,9 +13,9 @@ from starlette.applications import Starlette
 from event_token import UsageError
 from event_token.errors import Retry
 from shardstream.status import refresh, server
-from tests.producers.session.producing import wait_for
 from tests.shardstream.status.serving import LOOPBACK, REQUEST_S_MAX, Served, serving
 from tests.shardstream.status.views import busy_keyspace, two_shards
+from tests.waiting import wait_for
 
 TOKEN = "a-token-of-the-tests"
 

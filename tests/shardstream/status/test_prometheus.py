@@ -1,7 +1,6 @@
 """Alerts and dashboard against a Prometheus that scrapes the running system."""
 
 import re
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -26,7 +25,7 @@ from shardstream.status.server import serving
 from tests.database_servers import DatabaseFixture
 from tests.prometheus_server import Prometheus, prometheus
 from tests.promql import alert_rules, panel_expressions
-from tests.shardstream.command_line import WAIT_S_MAX, background, streaming, write_settings
+from tests.shardstream.command_line import background, streaming, write_settings
 from tests.shardstream.status.statuses import (
     APPLIED,
     STATUS,
@@ -35,10 +34,10 @@ from tests.shardstream.status.statuses import (
     fleet,
     subscribed,
 )
+from tests.waiting import COSTLY_POLL_S, wait_for
 
 pytestmark = pytest.mark.full
 
-POLL_S = 0.2
 # Dashboards on faults are empty while there are none; alerts are while all is well.
 SELECTOR = re.compile(r"\b(?:shardstream_\w+|up|process_\w+)(?:\{[^}]*\})?")
 
@@ -60,11 +59,13 @@ def other_processes() -> Iterator[Metric]:
 
 def wait_for_samples(server: Prometheus, expressions: Iterable[str]) -> None:
     """Wait until each has a result."""
-    deadline = time.monotonic() + WAIT_S_MAX
     empty = list(dict.fromkeys(expressions))
-    while empty := [expression for expression in empty if not server.query(expression)]:
-        assert time.monotonic() < deadline, empty
-        time.sleep(POLL_S)
+
+    def all_have() -> bool:
+        empty[:] = [expression for expression in empty if not server.query(expression)]
+        return not empty
+
+    wait_for("samples of each expression", all_have, said=lambda: empty, poll_s=COSTLY_POLL_S)
 
 
 def cut_off(database: DatabaseFixture) -> None:

@@ -15,9 +15,9 @@ from shardstream.local.cache_server import CacheBinary, find_server
 from shardstream.local.fetching import cache_folder, java_command
 from shardstream.local.processes import with_parent_guard
 from shardstream.streams.encoding import EVENT_NAMES
-from tests.producers.session.producing import wait_for
 from tests.shardstream.streams.received import Received, received
 from tests.shardstream.streams.stream_server import SSE
+from tests.waiting import wait_for
 
 CURL = CacheBinary("curl", "curl")
 GO = CacheBinary("go", "golang-go")

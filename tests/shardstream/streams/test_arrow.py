@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.producers.session.producing import wait_for
 from tests.shardstream.streams.stream_server import ARROW, StreamServer, stream_server
 from tests.topics.shard_writer import ITEMS, Writers
 from tests.topics.splits import FAR_US, Seen, split
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 
 

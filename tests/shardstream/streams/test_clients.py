@@ -14,7 +14,6 @@ from shardstream.local.local_server import free_ports
 from shardstream.streams import outbox, readers, response
 from tests.database_servers import DatabaseFixture
 from tests.page.chromium import headless_chromium
-from tests.producers.session.producing import wait_for
 from tests.shardstream.command_line import Background, background, streaming, write_settings
 from tests.shardstream.streams.process_clients import (
     PageClient,
@@ -28,6 +27,7 @@ from tests.shardstream.streams.process_clients import (
 from tests.shardstream.streams.received import Received
 from tests.shardstream.streams.stream_server import StreamServer, stream_server
 from tests.topics.shard_writer import TIMEOUT_S, Writers
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.full
 

@@ -19,11 +19,11 @@ from shardstream.streams.outbox import Outbox
 from shardstream.streams.readers import EventWriter, SharedReader, StreamReaders
 from shardstream.streams.request import StreamFormat, StreamRequest, parse_request
 from shardstream.subscriber import Subscriber
-from tests.producers.session.producing import wait_for
 from tests.shardstream.streams.received import received
 from tests.shardstream.streams.stream_server import SSE, StreamServer, is_closed, stream_server
 from tests.topics.shard_writer import ITEMS, TIMEOUT_S, ShardWriter, Writers
 from tests.topics.subscribing import taken
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.reading.planner import Unmerged
 from topics.records.vevent import VEvent

@@ -15,12 +15,12 @@ import pytest
 from event_token import StreamPosition
 from shardstream.status.address import TokenFile
 from shardstream.streams import readers
-from tests.producers.session.producing import wait_for
 from tests.shardstream.streams.received import Received
 from tests.shardstream.streams.stream_server import StreamServer, stream_server
 from tests.topics.shard_writer import ITEMS, START_US, TIMEOUT_S, ShardWriter, Writers
 from tests.topics.splits import FAR_US, Seen, seen, split
 from tests.topics.subscribing import taken
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.names import ShardTopics
 from topics.progress.copy_topic import CopyFeed

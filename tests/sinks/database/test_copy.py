@@ -19,14 +19,9 @@ from tests.database_servers import DatabaseFixture
 from tests.postgres_servers import PostgresFixture
 from tests.producers.copy.copying import server_rows, start, wait_state
 from tests.producers.copy.traffic import TABLES, Traffic
-from tests.producers.session.producing import (
-    producing,
-    read_log,
-    settings_of,
-    wait_caught_up,
-    wait_for,
-)
+from tests.producers.session.producing import producing, read_log, settings_of, wait_caught_up
 from tests.sinks.database.serving import create_databases, fill, serve
+from tests.waiting import wait_for
 from topics.names import ShardTopics
 from topics.progress.copy_topic import CopyState, read_copies
 from topics.progress.record import GRID_US

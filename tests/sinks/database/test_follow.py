@@ -18,14 +18,14 @@ from spark_consumers.database import run_database
 from spark_consumers.sink_query import SinkProgress
 from tests.database_servers import DatabaseFixture
 from tests.postgres_servers import PostgresFixture
-from tests.producers.session.producing import producing, settings_of, wait_for
+from tests.producers.session.producing import producing, settings_of
 from tests.shardstream.command_line import background, write_settings
 from tests.sinks.database.serving import serve
+from tests.waiting import WAIT_S, wait_for
 
 pytestmark = pytest.mark.full
 
 TABLE = "(id BIGINT PRIMARY KEY, note VARCHAR(20), amount INT)"
-FOLLOW_S_MAX = 300.0
 REFRESH_MS = 200
 PARTITIONS = 2
 INT_MAX = 2**31 - 1
@@ -123,11 +123,7 @@ def test_a_database_follows_alters_kills_and_moves(
         with background(tmp_path, "killed", *arguments, *speed) as query:
 
             def follows(is_so: Callable[[], bool]) -> None:
-                def found() -> bool:
-                    assert query.process.poll() is None, query.errors
-                    return is_so()
-
-                wait_for("the target follows", found, FOLLOW_S_MAX, lambda: query.errors[-2000:])
+                wait_for("the target follows", is_so, lambda: query.errors[-2000:], query.process)
 
             follows(lambda: rows() == sources.rows())
             with postgres.connect(target) as connection:
@@ -146,7 +142,7 @@ def test_a_database_follows_alters_kills_and_moves(
         sessions = f"SELECT 1 FROM pg_stat_activity WHERE usename = '{user}'"
         wait_for("its sessions end", lambda: not postgres.ask(target, sessions))
         followed: list[str] = []
-        stop, deadline_s = threading.Event(), time.monotonic() + FOLLOW_S_MAX
+        stop, deadline_s = threading.Event(), time.monotonic() + WAIT_S
         columns = "id, note, amount, more"
 
         def on_progress(progress: SinkProgress) -> None:

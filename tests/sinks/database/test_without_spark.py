@@ -21,8 +21,7 @@ from spark_consumers import database as local
 from spark_consumers.database import run_database_locally
 from spark_consumers.source.options import SourceOptions
 from tests.postgres_servers import PostgresFixture
-from tests.producers.session.producing import wait_for
-from tests.shardstream.command_line import background, run, write_settings
+from tests.shardstream.command_line import Background, background, run, write_settings
 from tests.sinks.database.followed import (
     ON_MYSQL_TOO,
     Followed,
@@ -39,7 +38,6 @@ from topics.records.vevent import Row
 from topics.stream.subscriber import StreamSubscriber
 
 QUERY = "without Spark"
-APPLY_S_MAX = 120.0
 
 
 def follow(shop: Shop, followed: Followed, changes: int) -> None:
@@ -124,12 +122,12 @@ def test_a_command_follows_in_one_process(
     config = write_settings(tmp_path, shop.bootstrap_servers, shop.keyspace, {})
     options = ("--to", followed.url, "--local", "--refresh", "200ms", "--config", str(config))
 
-    def has_applied() -> bool:
+    def has_applied(_command: Background) -> bool:
         return followed.rows("SELECT frontier_us FROM _shardstream.position") == [(shop.now_us,)]
 
     def follow_by_command(name: str, *more: str) -> None:
         with background(tmp_path, name, "database", shop.keyspace, *options, *more) as command:
-            wait_for("all changes applied", has_applied, APPLY_S_MAX)
+            command.wait_for("all changes applied", has_applied)
             own = command.process.pid
             assert Path(f"/proc/{own}/task/{own}/children").read_text() == ""
             followed.rows(
@@ -139,9 +137,9 @@ def test_a_command_follows_in_one_process(
             shop.now_us += CELL_US
             for writer in shop.writers.values():
                 writer.promise(shop.now_us)
-            wait_for("all changes applied", has_applied, APPLY_S_MAX)
+            command.wait_for("all changes applied", has_applied)
             command.process.terminate()
-            assert command.process.wait(APPLY_S_MAX) == 0
+            assert command.wait_end() == 0
 
     write(shop, *((None, order(number, "new")) for number in range(5)))
     shadow = replace(ORDERS, table="_orders_gho")

@@ -10,8 +10,8 @@ from tests.postgres_servers import PostgresFixture
 from tests.sinks.table_topics.jdbc_sink import jdbc_sink
 from tests.sinks.table_topics.moving_orders import MovingOrders
 from tests.sinks.table_topics.topic_queries import topic_options, write_topics
-from tests.spark_consumers.queries import wait_until
 from tests.spark_consumers.shop import Shop
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.full
 
@@ -42,11 +42,19 @@ def test_debezium_jdbc_sink_makes_the_source_tables_from_our_topics(
             sink.check_alive()
             return rows_of(postgres, database) == wanted
 
-        wait_until(is_equal, lambda: (rows_of(postgres, database), wanted, sink.log_tail()))
+        wait_for(
+            "both are equal",
+            is_equal,
+            lambda: (rows_of(postgres, database), wanted, sink.log_tail()),
+        )
         orders.run(STEPS)
         write_topics(spark, shop, tmp_path, topics=topics)
         wanted = sorted((n, row["note"], row["price"]) for n, (_, row) in orders.rows.items())
-        wait_until(is_equal, lambda: (rows_of(postgres, database), wanted, sink.log_tail()))
+        wait_for(
+            "both are equal",
+            is_equal,
+            lambda: (rows_of(postgres, database), wanted, sink.log_tail()),
+        )
 
 
 def rows_of(postgres: PostgresFixture, database: str) -> list[tuple[Any, ...]]:

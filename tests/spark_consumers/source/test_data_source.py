@@ -22,10 +22,10 @@ from tests.spark_consumers.queries import (
     merged_order,
     run_available,
     seqs,
-    wait_until,
 )
 from tests.spark_consumers.shop import T0_US, Change, OrderWriter, Shop
 from tests.topics.shard_writer import CELL_US
+from tests.waiting import wait_for
 from topics.errors import LogShrank
 from topics.kafka.client import open_admin
 from topics.kafka.provisioning import provision_shard
@@ -231,7 +231,7 @@ def test_max_hold_goes_on_and_marks_late_rows(
                 query = patiently(writer.start)
             return len(rows) == count
 
-        wait_until(has_rows, lambda: query.exception() or query.lastProgress)
+        wait_for("it has rows", has_rows, lambda: query.exception() or query.lastProgress)
 
     try:
         wait_rows(30)
@@ -326,7 +326,7 @@ def test_a_silent_shard_is_warned_of(
         position = planning.next_end(position, None) or position
         return planning.waiting is not None and set(planning.waiting.shards) == {"80-"}
 
-    wait_until(waits_for_one_shard, lambda: planning.waiting)
+    wait_for("it waits for one shard", waits_for_one_shard, lambda: planning.waiting)
     monkeypatch.setattr(micro_batches, "STALL_MS", 0)
     planning.next_end(position, None)
     planning.next_end(position, None)

@@ -21,10 +21,10 @@ from tests.spark_consumers.queries import (
     beating,
     merged_order,
     run_available,
-    wait_until,
 )
 from tests.topics.shard_writer import ShardWriter, provision
 from tests.topics.splits import FAR_US, SOURCE_ROWS, TARGET_ROWS, declare_split, write_split
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_shard
 from topics.names import ShardTopics
@@ -86,9 +86,13 @@ def test_a_running_query_hops_without_marks(
 
     def operate() -> None:
         try:
-            wait_until(lambda: bool(seen) and seen[-1].rows == len(SOURCE_ROWS))
+            wait_for(
+                "the rows of the source", lambda: bool(seen) and seen[-1].rows == len(SOURCE_ROWS)
+            )
             declare_split(resharded.config, resharded.keyspace)
-            wait_until(lambda: seen[-1].rows == len(SOURCE_ROWS + TARGET_ROWS))
+            wait_for(
+                "the rows of the targets", lambda: seen[-1].rows == len(SOURCE_ROWS + TARGET_ROWS)
+            )
         finally:
             stop.set()
 

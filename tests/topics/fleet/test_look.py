@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.producers.session.producing import wait_for
 from tests.topics.shard_writer import START_US, TIMEOUT_S, Writers, set_topic
 from tests.topics.splits import SPLIT
 from tests.topics.subscribing import taken
+from tests.waiting import wait_for
 from topics import named_readers
 from topics.fleet.look import FleetWatch
 from topics.fleet.view import ShardCondition, StoppedWrites

@@ -5,7 +5,8 @@ from threading import Event
 import pytest
 
 from event_token.errors import UsageError
-from tests.producers.session.producing import Running, wait_for
+from tests.producers.session.producing import Running
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_keyspace
 from topics.keyspace.topology import (

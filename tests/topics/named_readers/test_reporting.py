@@ -1,8 +1,6 @@
 """A named reader's position on Kafka: its record, its group's offsets, and what goes wrong."""
 
 import logging
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 
@@ -15,8 +13,9 @@ from tests.topics.named_readers.reports import report, write_report
 from tests.topics.shard_writer import TIMEOUT_S, Writers
 from tests.topics.splits import FAR_US, split
 from tests.topics.subscribing import taken
+from tests.waiting import wait_for
 from topics import named_readers
-from topics.kafka.client import ClientConfig, Deadline, open_admin
+from topics.kafka.client import ClientConfig, open_admin
 from topics.kafka.provisioning import provision_readers
 from topics.named_readers import (
     NamedReader,
@@ -48,14 +47,6 @@ def one_reader(config: ClientConfig, keyspace: str) -> NamedReader:
     """The only reader that has reported."""
     [reader] = read_readers(config, keyspace)
     return reader
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Poll a condition."""
-    deadline = Deadline(TIMEOUT_S)
-    while not is_so():
-        assert not deadline.passed
-        time.sleep(0.05)
 
 
 @pytest.mark.full
@@ -130,7 +121,7 @@ def test_a_slow_caller_is_followed_between_reads(
             assert reported < event.seq
             return reported > 0
 
-        wait_until(is_reported)
+        wait_for("it is reported", is_reported)
 
 
 @pytest.mark.full
@@ -178,7 +169,7 @@ def test_two_readers_with_one_name_are_shown_and_both_read_on(
             list(other)
             return [len(each.others) for each in read_readers(config, keyspace)] == [1]
 
-        wait_until(both_are_shown)
+        wait_for("both are shown", both_are_shown)
 
 
 @pytest.mark.full
@@ -205,7 +196,7 @@ def test_a_missing_topic_stops_nobody(
                 list(stream)
                 return stream.reports is not None and stream.reports.failed > 1
 
-            wait_until(has_failed_twice)
+            wait_for("it has failed twice", has_failed_twice)
 
     told = [r.getMessage() for r in caplog.records if r.name == "shardstream.readers"]
     # What a slow broker does to the group's offsets is another matter.
@@ -229,7 +220,7 @@ def test_without_brokers_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
         reports.note(lambda: report().position)
         return reports.reports.failed > 0
 
-    wait_until(has_failed)
+    wait_for("it has failed", has_failed)
     reports.close()
 
     assert reports.reports.written == 0

@@ -25,11 +25,11 @@ from tests.producers.session.producing import (
     read_log,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
 from tests.spark_consumers.queries import run_now
 from tests.spark_consumers.shop import SHARDS, T0_US, Change, Shop
 from tests.topics.shard_writer import limit_messages
+from tests.waiting import wait_for
 from topics.kafka.provisioning import provision_keyspace, provision_shard
 from topics.kafka.topic_settings import RECORD_BYTES_MIN
 from topics.keyspace.topology import ShardEntry, ShardState, Topology, update_topology

@@ -11,7 +11,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 
-from tests.producers.session.producing import wait_for
+from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig, open_admin
 from topics.kafka.partition_reader import read_to_end
 

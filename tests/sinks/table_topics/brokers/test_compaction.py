@@ -14,8 +14,8 @@ from tests.sinks.table_topics.topic_queries import (
     topic_options,
     write_topics,
 )
-from tests.spark_consumers.queries import wait_until
 from tests.spark_consumers.shop import Shop
+from tests.waiting import wait_for
 from topics.kafka.provisioning import provision_positions_topic, provision_table_topics
 from topics.names import POSITIONS_TOPIC
 
@@ -44,7 +44,7 @@ def test_compaction_leaves_one_record_per_living_row_and_the_positions(
         for _ in range(2):
             orders.run(STEPS)
             done = write_topics(spark, shop, tmp_path)
-            wait_until(is_compacted)
+            wait_for("it is compacted", is_compacted)
             shutil.rmtree(tmp_path / "checkpoint")
 
             records = read_topic(config, topic)

@@ -15,7 +15,7 @@ from tests.sinks.table_topics.topic_tasks import (
     committed,
     position,
 )
-from tests.spark_consumers.queries import wait_until
+from tests.waiting import wait_for
 from topics.kafka.client import open_admin
 
 # More than is sent before the first refusal is known.
@@ -49,7 +49,7 @@ def test_partitions_that_are_added_under_a_query_stop_it(task: TopicTask) -> Non
         known = admin.list_topics(task.topic, REQUEST_S_MAX).topics[task.topic]
         return len(known.partitions) == more
 
-    wait_until(has_more)
+    wait_for("it has more", has_more)
 
     with pytest.raises(UsageError, match=rf"{task.topic} has {more} partitions, not {PARTITIONS}"):
         task.write(position(a=2), position(a=5, b=3))
