@@ -5,6 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pymysql
+from pymysql.constants import ER
+
 from databases.catalog import (
     ROW_END,
     ROW_START,
@@ -13,7 +16,8 @@ from databases.catalog import (
     CatalogTable,
     read_table,
 )
-from databases.sql import quoted
+from databases.grants import read_account
+from databases.sql import quoted, rows
 from event_token import Flavor
 from event_token.errors import Rebuild, Retry, UsageError
 from producers.decoder.tables.column_types import (
@@ -154,6 +158,7 @@ def read_definition(
     """The table's present definition. CannotCopy, naming the table, if it cannot be copied."""
     name = f"{database}.{table}"
     there = _existing_table(connection, database, table)
+    _refuse_hidden_columns(connection, there)
     found = logged_columns(there, settings.flavor)
     if settings.flavor is Flavor.MARIADB:
         _check_declared(name, found, settings.typed_columns)
@@ -188,6 +193,26 @@ def _existing_table(connection: Any, database: str, table: str) -> CatalogTable:
         # The server takes names in any case, and logs rows by its own.
         raise CannotCopy(f"table {name} is {'.'.join(entry.name)} on the server: name it so")
     return there
+
+
+def _refuse_hidden_columns(connection: Any, there: CatalogTable) -> None:
+    """CannotCopy if the catalog may lack columns: rows without them would be taken for whole.
+
+    information_schema leaves out each column that the account has no privilege on. The servers show
+    a table's definition only to who has one on the whole table, and who has can see all columns.
+    """
+    database, table = there.entry.name
+    try:
+        rows(connection, f"SHOW CREATE TABLE {quoted(database)}.{quoted(table)}")
+    except pymysql.err.OperationalError as error:
+        if error.args[0] != ER.TABLEACCESS_DENIED_ERROR:
+            raise
+        seen = ", ".join(column.name for column in there.columns)
+        raise CannotCopy(
+            f"table {database}.{table}: the producer's account may read only some of its columns "
+            f"({seen}), and rows without the others would be taken for whole ones: GRANT SELECT ON "
+            f"{quoted(database)}.{quoted(table)} TO {read_account(connection).name};"
+        ) from error
 
 
 def logged_columns(there: CatalogTable, flavor: Flavor) -> list[CatalogColumn]:

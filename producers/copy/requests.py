@@ -1,12 +1,13 @@
 """Requests of `shardstream copy`: checked against the server, then decided."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from databases.catalog import SYSTEM_SCHEMAS, TABLE_KINDS, list_tables
 from databases.connection import open_connection
+from databases.grants import privileges_on, read_account
 from databases.internal_tables import INTERNAL_DATABASE
 from event_token.errors import ShardstreamError
 from producers.copy.chunk import is_one_condition
@@ -59,6 +60,7 @@ def inspect(
             with server_errors(server, "reading the tables of"):
                 if not request.tables:
                     named = _all_tables(connection, settings)
+                    problems += _unseen_tables(connection, settings.filters, named)
                 for database, table in named:
                     try:
                         refuse_left_out(settings.filters, database, table)
@@ -103,6 +105,28 @@ def _all_tables(connection: object, settings: ShardProducerSettings) -> list[Nam
         and entry.database != INTERNAL_DATABASE
         and settings.filters.includes(*entry.name)
     ]
+
+
+def _unseen_tables(connection: Any, filters: FilterSettings, seen: Collection[Name]) -> list[str]:
+    """What "all tables" may lack: the catalog lists those alone that the account may read."""
+    account = read_account(connection)
+    if account.has_everywhere("SELECT"):
+        return []
+    wanted = filters.databases()
+    whole: list[str] = []
+    part: list[str] = []
+    for database in sorted({name for name, _ in seen} if wanted is None else wanted):
+        granted = privileges_on(connection, database)
+        (whole if granted & {"SELECT", "ALL PRIVILEGES"} else part).append(database)
+    if wanted is not None and not part:
+        return []
+    problem = (
+        f"the producer's account {account.name} has SELECT on the whole of "
+        f"{', '.join(whole) or 'no database'} and on parts of {', '.join(part) or 'no other'}: "
+        "tables that it cannot see, if there are any, are not copied. "
+        f"GRANT SELECT ON *.* TO {account.name}; or name the tables to copy"
+    )
+    return [problem]
 
 
 def outdated(

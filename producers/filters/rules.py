@@ -87,9 +87,14 @@ class TablePattern:
             plain = inner
         return None if found is None or "|" in plain else (found[1], found[2])
 
+    @property
+    def database(self) -> str | None:
+        """The database that all names it matches are of; None if it may match in others."""
+        return None if self._database is None else self._database[0]
+
     def is_of(self, database: str) -> bool:
         """Tell whether it is about this database alone."""
-        return self._database is not None and self._database[0] == database
+        return self.database == database
 
     def may_match_in(self, database: str) -> bool:
         """Tell whether it may match a table of a database."""
@@ -179,6 +184,11 @@ class FilterSettings:
             and pattern.matches(f"{database}.{table}")
             for pattern in self.include
         )
+
+    def databases(self) -> frozenset[str] | None:
+        """The databases that tables of the log can be of; None: any."""
+        named = {pattern.database for pattern in self.include}
+        return frozenset(filter(None, named)) if named and None not in named else None
 
     def leaves_out_database(self, database: str) -> bool:
         """Tell whether surely no table of the database reaches the log."""
