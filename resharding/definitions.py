@@ -23,11 +23,13 @@ from databases.catalog import (
     unique_keys,
 )
 from databases.sql import quoted, rows, text_literal
+from event_token import UsageError
 from resharding.routing import Routes
 from topics.records.table_shape import Column, ValueKind
 
-# At the end of SHOW CREATE TABLE; not part of the definition.
-_COUNTER: Final = re.compile(r" AUTO_INCREMENT=\d+")
+# On the line of SHOW CREATE TABLE with the options, before any text; not part of the definition.
+_COUNTER: Final = re.compile(r"\A([^'\n]*?) AUTO_INCREMENT=\d+")
+_OPTIONS: Final = "\n) "
 
 # Key types whose values as text do not identify or order rows.
 _NO_KEYS: Final = frozenset(("float", "double", "enum", "set", "json", "geometry"))
@@ -74,7 +76,9 @@ class ReshardTable:
     @property
     def compared(self) -> str:
         """The statement without the AUTO_INCREMENT counter."""
-        return _COUNTER.sub("", self.statement)
+        # Texts have no line breaks there, so the last line that begins so is the one of options.
+        columns, begin, options = self.statement.rpartition(_OPTIONS)
+        return columns + begin + _COUNTER.sub(r"\1", options)
 
     def column(self, name: str) -> CatalogColumn | None:
         """A column by its name."""
@@ -96,7 +100,7 @@ def read_definitions(connection: Any, databases: Iterable[str]) -> list[ReshardT
 
 def _definition(connection: Any, entry: CatalogEntry, triggers: tuple[str, ...]) -> ReshardTable:
     name = f"{quoted(entry.database)}.{quoted(entry.table)}"
-    [(_, statement)] = rows(connection, f"SHOW CREATE TABLE {name}")
+    _, statement = _shown(connection, "TABLE", *entry.name)
     columns = read_columns(connection, *entry.name)
     uniques = {
         index: tuple(str(part.column) for part in parts)
@@ -232,6 +236,8 @@ EVENT: Final = "EVENT"
 _STATEMENT_AT: Final = {VIEW: 1, SEQUENCE: 1, EVENT: 3}
 _MODE_AT: Final = 1
 _ROUTINE_STATEMENT_AT: Final = 2
+# Of a definition that is no text, what is shown before the byte that is none.
+_NEAR_BYTES: Final = 40
 # Delimiter of statements that may contain semicolons.
 _DELIMITER: Final = "//"
 
@@ -319,12 +325,27 @@ def read_objects(connection: Any, databases: Iterable[str]) -> list[SourceObject
 
 
 def _defined(connection: Any, kind: str, database: str, name: str) -> SourceObject:
-    [shown] = rows(connection, f"SHOW CREATE {kind} {quoted(database)}.{quoted(name)}")
+    shown = _shown(connection, kind, database, name)
     at = _STATEMENT_AT.get(kind, _ROUTINE_STATEMENT_AT)
     has_mode = kind not in {VIEW, SEQUENCE}
     return SourceObject(
         kind, database, name, str(shown[at]), str(shown[_MODE_AT]) if has_mode else None
     )
+
+
+def _shown(connection: Any, kind: str, database: str, name: str) -> tuple[Any, ...]:
+    """What SHOW CREATE says of an object. UsageError by its name if that is no text."""
+    try:
+        [shown] = rows(connection, f"SHOW CREATE {kind} {quoted(database)}.{quoted(name)}")
+    except UnicodeDecodeError as error:
+        near = error.object[max(0, error.start - _NEAR_BYTES) : error.end]
+        raise UsageError(
+            f"{connection.host}:{connection.port}: the definition of {kind.lower()} "
+            f"{database}.{name} has a byte that is no text, {error.object[error.start]:#04x} after "
+            f"{near[:-1].decode(errors='replace')!r}: a reshard cannot carry it as it is. Write it "
+            "as an expression, such as UNHEX('E9') or CONVERT(UNHEX('E9') USING latin1)"
+        ) from error
+    return shown
 
 
 def object_problems(found: Mapping[str, Iterable[SourceObject]]) -> list[str]:

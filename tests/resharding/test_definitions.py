@@ -1,11 +1,16 @@
 """The objects of a source on either family, and what a reshard does with each."""
 
+import pytest
+
+from event_token import Flavor, UsageError
 from resharding.definitions import (
+    ReshardTable,
     SourceObject,
     Transfer,
     merged_objects,
     missing_objects,
     object_problems,
+    read_definitions,
     read_objects,
 )
 from resharding.servers import open_session
@@ -65,6 +70,67 @@ def test_every_object_is_listed_and_can_be_created_again(database: DatabaseFixtu
             for each in to_create:
                 run_script(cursor, each.script())
             assert read_objects(session, [schema]) == found
+        cursor.execute(f"DROP DATABASE {schema}")
+
+
+def defined(database: DatabaseFixture, statement: str) -> ReshardTable:
+    """The table t of a new database, as a reshard reads it."""
+    schema = database.new_database()
+    with database.connect(database=schema) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        cursor.execute("INSERT INTO t () VALUES ()")
+        with open_session(resharder_of(database, "-")) as session:
+            [found] = read_definitions(session, [schema])
+        cursor.execute(f"DROP DATABASE {schema}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "partitions", ["", " PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (100))"]
+)
+def test_only_the_counter_of_the_table_is_left_out(
+    database: DatabaseFixture, partitions: str
+) -> None:
+    """Texts that look like the option stay: they are what new rows get."""
+    found = defined(
+        database,
+        "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, `n AUTO_INCREMENT=4` INT, "
+        "v VARCHAR(60) DEFAULT 'a\n) x AUTO_INCREMENT=5 y') AUTO_INCREMENT=7 "
+        f"COMMENT 'it''s AUTO_INCREMENT=6'{partitions}",
+    )
+
+    assert " AUTO_INCREMENT=8" in found.statement
+    assert found.compared == found.statement.replace(" AUTO_INCREMENT=8", "")
+    assert {4, 5, 6} == {n for n in range(10) if f" AUTO_INCREMENT={n}" in found.compared}
+
+
+def test_a_default_of_bytes_is_carried_or_named(database: DatabaseFixture) -> None:
+    """MySQL shows it in hexadecimal, MariaDB as it is: then table, column and byte are named."""
+    statement = "CREATE TABLE t (id INT PRIMARY KEY DEFAULT 1, b BINARY(3) DEFAULT 0xFF00AA)"
+    if database.flavor is Flavor.MARIADB:
+        with pytest.raises(UsageError, match=r"table \w+\.t .* 0xff after .*`b` binary"):
+            defined(database, statement)
+        return
+    found = defined(database, statement)
+    schema = database.new_database()
+    with database.connect(database=schema) as connection, connection.cursor() as cursor:
+        cursor.execute(found.compared)
+        cursor.execute("INSERT INTO t () VALUES ()")
+        cursor.execute("SELECT HEX(b) FROM t")
+        assert cursor.fetchall() == (("FF00AA",),)
+        cursor.execute(f"DROP DATABASE {schema}")
+
+
+def test_a_view_whose_definition_is_no_text_is_named(database: DatabaseFixture) -> None:
+    """SHOW CREATE has a literal with an introducer as it is: the view and the byte are named."""
+    schema = database.new_database()
+    with database.connect(database=schema) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE VIEW o AS SELECT _latin1 0xE9 AS y")
+        with (
+            open_session(resharder_of(database, "-")) as session,
+            pytest.raises(UsageError, match=rf"view {schema}\.o .* 0xe9 after"),
+        ):
+            read_objects(session, [schema])
         cursor.execute(f"DROP DATABASE {schema}")
 
 
