@@ -433,6 +433,7 @@ class ReaderReporter:
                 self._topic,
                 encode_record(record),
                 record_key(self.name),
+                0,
                 on_delivery=self._delivered,
             )
 

@@ -442,9 +442,28 @@ def bounds_of(
 
     Retry when no broker answers in time.
     """
+    partitions = [TopicPartition(topic, 0) for topic in topics]
+    return {topic: bounds for (topic, _), bounds in _bounds(admin, config, partitions).items()}
 
-    def ask(timeout_s: float) -> dict[str, tuple[int, int]]:
-        partitions = [TopicPartition(topic, 0) for topic in topics]
+
+def partitions_with_records(
+    admin: AdminClient, config: ClientConfig, partitions: Sequence[TopicPartition]
+) -> dict[str, tuple[int, ...]]:
+    """Return those of these partitions that hold committed records, by topic.
+
+    Retry when no broker answers in time.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for (topic, partition), (first, last) in _bounds(admin, config, partitions).items():
+        if first < last:
+            found[topic] = (*found.get(topic, ()), partition)
+    return found
+
+
+def _bounds(
+    admin: AdminClient, config: ClientConfig, partitions: Sequence[TopicPartition]
+) -> dict[tuple[str, int], tuple[int, int]]:
+    def ask(timeout_s: float) -> dict[tuple[str, int], tuple[int, int]]:
         first, last = (
             admin.list_offsets(
                 dict.fromkeys(partitions, spec),
@@ -461,12 +480,12 @@ def bounds_of(
                 if error.args[0].name() not in TOPIC_GONE:
                     raise
             else:
-                found[partition.topic] = bounds
+                found[partition.topic, partition.partition] = bounds
         return found
 
-    if not topics:
+    if not partitions:
         return {}
-    return retry_request(f"reading the offsets of {len(topics)} topics", config, ask)
+    return retry_request(f"reading the offsets of {len(partitions)} topics", config, ask)
 
 
 def read_ranges(

@@ -29,6 +29,7 @@ from topics.kafka.client import (
     retry_request,
 )
 from topics.kafka.errors import TOPIC_GONE, kafka_error, kafka_errors
+from topics.kafka.partition_reader import partitions_with_records
 from topics.kafka.topic_settings import (
     BROKERS_DEFAULT,
     COMPACTION_LAG,
@@ -384,8 +385,10 @@ def _find(admin: AdminClient, config: ClientConfig, names: list[str]) -> Found:
     if not resources:
         return {}
     settings = _describe_settings(admin, config, resources, "describing topics' settings")
+    beside = [TopicPartition(n, i) for n, (count, _) in partitions.items() for i in range(1, count)]
+    foreign = partitions_with_records(admin, config, beside)
     return {
-        name: FoundTopic(count, settings[name], replicas)
+        name: FoundTopic(count, settings[name], replicas, foreign.get(name, ()))
         for name, (count, replicas) in partitions.items()
         if name in settings
     }

@@ -1,5 +1,6 @@
 """The required settings of each topic, and checks of existing topics against them. Pure."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -120,11 +121,15 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
-    """An existing topic: its partitions, its effective settings, and its fewest replicas."""
+    """An existing topic: its partitions, its effective settings, and its fewest replicas.
+
+    `foreign`: the partitions beside the first that hold records.
+    """
 
     partitions: int
     settings: Mapping[str, str]
     replicas: int
+    foreign: tuple[int, ...] = ()
 
 
 def log_rules(topics: ShardTopics, chosen: TopicSettings) -> TopicRules:
@@ -342,11 +347,15 @@ def in_sync_rules(replicas: int) -> tuple[Rule, ...]:
 def problems_of(wanted: TopicRules, found: FoundTopic, brokers: str) -> list[str]:
     """Return the problems of an existing topic, each with the command that fixes it."""
     problems = []
-    if found.partitions != wanted.partitions:
+    if wanted.partitions == 1:
+        problems += [
+            _foreign_records(wanted.topic, partition, brokers) for partition in found.foreign
+        ]
+    elif found.partitions != wanted.partitions:
         problems.append(
-            f"{wanted.topic} has {found.partitions} partitions, not {wanted.partitions}, so its "
-            f"records have no order to rely on, and Kafka cannot remove partitions. If it is not "
-            f"needed, delete it: "
+            f"{wanted.topic} has {found.partitions} partitions, not {wanted.partitions}, so the "
+            f"records of a key have no order to rely on, and Kafka cannot remove partitions. If it "
+            f"is not needed, delete it: "
             f"kafka-topics.sh --bootstrap-server {brokers} --delete --topic {wanted.topic}",
         )
     for rule in (*wanted.rules, *in_sync_rules(found.replicas)):
@@ -362,10 +371,26 @@ def problems_of(wanted: TopicRules, found: FoundTopic, brokers: str) -> list[str
     return problems
 
 
+def _foreign_records(topic: str, partition: int, brokers: str) -> str:
+    chosen = json.dumps(
+        {"partitions": [{"topic": topic, "partition": partition, "offset": -1}], "version": 1}
+    )
+    return (
+        f"{topic}: partition {partition} has records, and shardstream writes and reads partition 0 "
+        f"alone: find out who writes them. Then remove them: write {chosen} to records.json, and "
+        f"run kafka-delete-records.sh --bootstrap-server {brokers} --offset-json-file records.json"
+    )
+
+
 def costs_of(wanted: TopicRules, found: FoundTopic) -> list[str]:
-    """Return what an existing topic lacks because of its provider, a sentence for each setting."""
+    """Return what an existing topic lacks, or has that nobody uses, a sentence for each."""
     rules = (*wanted.rules, *in_sync_rules(found.replicas))
-    costs = (rule.cost(found.settings.get(rule.name)) for rule in rules)
+    costs = [rule.cost(found.settings.get(rule.name)) for rule in rules]
+    if found.partitions > wanted.partitions == 1:
+        costs.append(
+            f"has {found.partitions} partitions: all but the first stay empty, and Kafka cannot "
+            "remove them"
+        )
     return [f"{wanted.topic}: {cost}" for cost in costs if cost]
 
 

@@ -109,7 +109,8 @@ def test_a_topic_that_cannot_be_written_stops_the_act(
     config: ClientConfig, keyspace: str, settings: tuple[str, str]
 ) -> None:
     """Nothing is done, and the error says why and where."""
-    topic, admin = NewTopic(audit_topic(keyspace), 2, 1), open_admin(config)
+    wrong = {"max.message.bytes": "1000000"}
+    topic, admin = NewTopic(audit_topic(keyspace), 1, 1, config=wrong), open_admin(config)
     admin.create_topics([topic])[topic.topic].result()
     before = read_topology(config, keyspace)
 
@@ -117,7 +118,7 @@ def test_a_topic_that_cannot_be_written_stops_the_act(
 
     assert refused.returncode == 2
     assert "nothing was done" in refused.stderr
-    assert f"{keyspace}.audit has 2 partitions" in " ".join(refused.stderr.split())
+    assert f"{keyspace}.audit: max.message.bytes is 1000000" in " ".join(refused.stderr.split())
     assert read_topology(config, keyspace) == before
 
 

@@ -107,10 +107,10 @@ def test_a_purged_start_is_refused(
 
 
 def test_wrong_topics_are_refused(config: Path, kafka: KafkaCluster, keyspace: str) -> None:
-    """A shard log with two partitions and a progress topic that is not compacted are both named."""
+    """A shard log that is compacted and a progress topic that is not are both named."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     wrong = [
-        NewTopic(f"{keyspace}.-", num_partitions=2, replication_factor=1),
+        NewTopic(f"{keyspace}.-", 1, 1, config={"cleanup.policy": "compact"}),
         NewTopic(f"{keyspace}.-.progress", num_partitions=1, replication_factor=1),
     ]
     for future in admin.create_topics(wrong).values():
@@ -118,7 +118,9 @@ def test_wrong_topics_are_refused(config: Path, kafka: KafkaCluster, keyspace: s
 
     done = run("produce", keyspace, "-", "--config", str(config))
 
-    _assert_refused(done, f"{keyspace}.-", "partitions", f"{keyspace}.-.progress", "compact")
+    _assert_refused(
+        done, f"{keyspace}.-", "cleanup.policy=delete", f"{keyspace}.-.progress", "compact"
+    )
     assert sorted(_topics(kafka, keyspace)) == [f"{keyspace}.-", f"{keyspace}.-.progress"]
 
 

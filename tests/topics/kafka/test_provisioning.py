@@ -1,7 +1,9 @@
+import json
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
 )
@@ -105,12 +107,28 @@ def test_all_wrong_settings_are_listed_and_nothing_is_made(
     assert shard.copy not in existing(config)
 
 
-def test_a_log_with_two_partitions_is_refused(config: ClientConfig, shard: ShardTopics) -> None:
-    """A log with two partitions is refused, because it has no single order."""
-    make_topic(config, shard.log, partitions=2)
+def test_partitions_that_were_added_are_not_used(config: ClientConfig, shard: ShardTopics) -> None:
+    """While they are empty the log goes on with a warning; others' records there stop it by name.
 
-    with pytest.raises(WrongTopic, match="has 2 partitions, not 1"):
+    The command that is named removes them.
+    """
+    make_topic(config, shard.log, {"max.message.bytes": str(RECORD_BYTES_MIN)}, partitions=3)
+    provision_shard(config, shard)
+    [warning] = [w for w in topic_warnings(config, [shard]) if "partitions" in w]
+    producer = open_producer(config)
+    producer.produce(shard.log, b"x", b"k", 2)
+    assert producer.flush(TIMEOUT_S) == 0
+
+    with pytest.raises(WrongTopic, match="partition 2 has records") as caught:
         provision_shard(config, shard)
+
+    assert warning.startswith(f"{shard.log}: has 3 partitions: all but the first stay empty")
+    [problem] = caught.value.problems
+    [removed] = json.loads(problem[problem.index("{") : problem.rindex("}") + 1])["partitions"]
+    place = TopicPartition(removed["topic"], removed["partition"], removed["offset"])
+    admin = open_admin(config)
+    admin.delete_records([place])[place].result(TIMEOUT_S)
+    provision_shard(config, shard)
 
 
 def test_a_refused_topic_leaves_nothing_behind(config: ClientConfig, shard: ShardTopics) -> None:
