@@ -9,6 +9,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT, ER
 from pymysql.err import MySQLError
 
+from databases.error_codes import ACCESS_REFUSED, CLIENT_ERRORS, LOGIN_REFUSED, is_outage
 from databases.errors import LoginRefused, ServerLost, ServerRefused, ServerSilent
 from databases.internal_tables import create_internal_tables
 from databases.server import DatabaseServer, TlsSettings
@@ -18,20 +19,6 @@ from event_token.errors import ShardstreamError
 CONNECT_TIMEOUT_S: Final = 10
 # Queries take milliseconds; a server that needs longer is as good as gone.
 QUERY_TIMEOUT_S: Final = 30
-
-# Access denied in its forms, missing privilege, locked account, expired password, and a plugin or
-# TLS that the server demands.
-ACCESS_REFUSED: Final = frozenset(
-    {1044, 1045, 1130, 1142, 1143, 1227, 1251, 1698, 1820, 1862, 2026, 2059, 2061, 3118, 3159, 4151}
-)
-# Of these: the account or its password.
-LOGIN_REFUSED: Final = frozenset({1045, 1698})
-# Killed or aborted connections, shutdown, deadlock, lock wait timeout, read only (a failover).
-_TRANSIENT: Final = frozenset(
-    {1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1205, 1213, 1290, 1317, 1792, 1927}
-)
-# Made by the client: the server was not reached, or the connection broke.
-_CLIENT_ERRORS: Final = range(2000, 2100)
 
 # Two server settings would hide something: a row limit, which DEFAULT would restore, and from MySQL
 # 8.0.30 on the invisible primary keys that it generates. MariaDB reads the second as a comment.
@@ -109,7 +96,7 @@ def known_error(code: int, text: str, where: str) -> ShardstreamError | None:
         return LoginRefused(message)
     if code in ACCESS_REFUSED:
         return ServerRefused(message)
-    if _is_transient(code):
+    if is_outage(code):
         return ServerLost(message)
     return None
 
@@ -120,13 +107,9 @@ def lost_or_refused(code: int, text: str, where: str) -> ShardstreamError:
 
 
 def _not_connected(code: int, text: str, where: str) -> ShardstreamError:
-    if code in _CLIENT_ERRORS and code not in ACCESS_REFUSED:
+    if code in CLIENT_ERRORS and code not in ACCESS_REFUSED:
         return ServerSilent(f"{where}: server error {code}: {text}")
     return lost_or_refused(code, text, where)
-
-
-def _is_transient(code: int) -> bool:
-    return code == 0 or code in _TRANSIENT or code in _CLIENT_ERRORS
 
 
 @contextmanager
@@ -152,7 +135,7 @@ def server_errors(
 def is_transient(error: MySQLError) -> bool:
     """Whether the connection or the account is at fault, not the statement."""
     code = error_code(error)
-    return code in ACCESS_REFUSED or _is_transient(code)
+    return code in ACCESS_REFUSED or is_outage(code)
 
 
 def error_code(error: MySQLError) -> int:

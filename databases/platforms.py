@@ -10,7 +10,8 @@ from typing import Any, Final
 from pymysql.constants import ER
 from pymysql.err import MySQLError
 
-from databases.connection import ACCESS_REFUSED, error_code
+from databases.connection import error_code
+from databases.error_codes import ACCESS_REFUSED
 from databases.server import Platform
 from databases.sql import rows
 from event_token import Flavor

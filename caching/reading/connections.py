@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from databases import error_codes
 from databases.connection import known_error
 from databases.errors import ServerLost, ServerRefused
 
@@ -18,9 +19,6 @@ IDLE_MAX: Final = 4
 # How long a connection does not ask again for tables that it was not shown.
 HIDDEN_S: Final = 10.0
 
-# Shutdown, network faults, killed, and closed by the server for idling.
-_LOST: Final = frozenset({1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1927, 3169, 4031})
-_CLIENT_ERRORS: Final = range(2000, 2100)
 # No such database, table or column, or no privilege for it.
 _HIDDEN: Final = frozenset({1044, 1049, 1054, 1142, 1143, 1146})
 
@@ -174,8 +172,9 @@ def is_lost(error: Exception) -> bool:
     if not _is_driver_error(error):
         return False
     names = _names(error)
-    is_unusable = code == 0 and bool(names & {"InterfaceError", "OperationalError"})
-    return is_unusable or code in _LOST or code in _CLIENT_ERRORS
+    if code == 0:  # of any statement, unless the driver says that the connection is unusable
+        return bool(names & {"InterfaceError", "OperationalError"})
+    return error_codes.is_lost(code)
 
 
 def _is_driver_error(error: Exception) -> bool:

@@ -8,7 +8,8 @@ from typing import Any, Final, Protocol
 import pymysql
 
 from databases.catalog import estimated_rows
-from databases.connection import open_connection
+from databases.connection import error_code, error_text, open_connection
+from databases.error_codes import PASSING, is_outage
 from databases.server_facts import (
     SHOW_PLACE,
     START_SNAPSHOT,
@@ -108,15 +109,8 @@ def _lag_s(server: ServerSettings) -> int | None:
 # only once its replica has answered.
 VISIBLE_S_MAX: Final = 30.0
 VISIBLE_POLL_S: Final = 0.001
-# Lock wait, deadlock, interrupted, changed since the snapshot, execution time (both families).
-_PASSING: Final = frozenset({1205, 1213, 1317, 1412, 1969, 3024})
 # Unknown column. If the SELECT names only the definition's columns, the table has just changed.
 _UNKNOWN_COLUMN: Final = 1054
-# Too many connections, shutdown, aborted, killed: faults of the connection.
-_SERVER_GONE: Final = frozenset({1040, 1053, 1152, 1158, 1159, 1160, 1161, 1927})
-_SERVER_ERRORS_FROM: Final = 1000
-# Errors of the client itself: connection lost, or never made.
-_CLIENT: Final = range(2000, 3000)
 
 
 class ChunkSnapshot(Protocol):
@@ -277,12 +271,12 @@ def _table_errors(name: str, job: ChunkJob) -> Iterator[None]:
     try:
         yield
     except pymysql.err.MySQLError as error:
-        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        if code in _PASSING or (code == _UNKNOWN_COLUMN and not job.where):
-            raise ChunkSpoiled(f"server error {code}: {error.args[1]}") from error
-        if code < _SERVER_ERRORS_FROM or code in _SERVER_GONE or code in _CLIENT:
+        code = error_code(error)
+        if code in PASSING or (code == _UNKNOWN_COLUMN and not job.where):
+            raise ChunkSpoiled(error_text(error)) from error
+        if is_outage(code):
             raise
-        raise CannotCopy(f"table {name}: server error {code}: {error.args[1]}") from error
+        raise CannotCopy(f"table {name}: {error_text(error)}") from error
 
 
 def _check_key(definition: TableDefinition, job: ChunkJob) -> None:

@@ -12,7 +12,8 @@ from typing import Any, Final, Self
 from pymysql.constants import ER
 
 import databases.connection
-from databases.connection import ACCESS_REFUSED, open_connection
+from databases.connection import open_connection
+from databases.error_codes import ACCESS_REFUSED
 from databases.errors import ServerLost, ServerRefused
 from databases.server import DatabaseServer
 from databases.server_facts import ServerFacts

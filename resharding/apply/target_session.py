@@ -6,7 +6,7 @@ from typing import Final
 import pymysql
 
 from databases.catalog import read_columns, unique_keys
-from databases.connection import error_text, is_transient, server_errors
+from databases.connection import error_text, is_transient, lost_or_refused, server_errors
 from databases.errors import ServerLost
 from databases.sql import rows
 from resharding.apply.statements import ReshardTargetTable, TargetStatement
@@ -178,8 +178,8 @@ class TargetSession:
             raise ServerLost(f"{self.server.name} is a replica or read-only by now")
 
     def commit(self) -> None:
-        """Commit the open transaction."""
-        with server_errors(self.server, "committing on"):
+        """Commit the open transaction. No error of it is about a row."""
+        with server_errors(self.server, "committing on", lost_or_refused):
             self.connection.commit()
         self._open = False
 

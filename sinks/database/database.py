@@ -12,7 +12,7 @@ from functools import lru_cache
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from event_token.errors import Retry, UsageError
+from event_token.errors import Retry, ShardstreamError, UsageError
 from sinks.database.catalog import FollowerCatalog
 from sinks.database.dialect import Dialect, TargetTable
 from sinks.database.options import WHOLE, DatabaseOptions
@@ -117,7 +117,7 @@ class SqlDatabase:
                     f"another query writes to {self._dialect.place} as '{self._options.follower}': "
                     f"stop it, or wait until the server has noticed its end"
                 )
-            connection.commit()
+            _commit(connection)
             self.clean_up()
             try:
                 yield
@@ -210,9 +210,9 @@ class SqlDatabase:
                     return False
                 self._apply_tables(connection, batch, staged, replace=replace)
                 is_ending = True
-                connection.commit()
-        except Retry:
-            # Lost in COMMIT: the position shows whether the server has committed.
+                _commit(connection)
+        except ShardstreamError:
+            # An error of COMMIT, whichever it is, does not say whether the server has committed.
             if not is_ending or not self._has(batch):
                 raise
         return True
@@ -311,8 +311,22 @@ class SqlDatabase:
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        with self._dialect.errors(), self._open().begin() as connection:
+        with self._dialect.errors(), self._open().connect() as connection:
             yield connection
+            _commit(connection)
+
+
+def _commit(connection: Connection) -> None:
+    """Commit. After an error the connection is closed, with all that may be open on it.
+
+    Otherwise it would return to the pool as it is, and who looks for the transaction could see it
+    from within.
+    """
+    try:
+        connection.commit()
+    except DBAPIError:
+        connection.invalidate()
+        raise
 
 
 @lru_cache(maxsize=16)

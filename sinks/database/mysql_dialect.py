@@ -16,7 +16,7 @@ from pymysql.constants import CLIENT
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DBAPIError
 
-from databases.connection import LOGIN_REFUSED
+from databases.error_codes import LOGIN_REFUSED
 from event_token.errors import ShardstreamError, UsageError
 from sinks.database.dialect import (
     INTERNAL,

@@ -13,7 +13,7 @@ from pymysql import connections
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from databases.connection import LOGIN_REFUSED
+from databases.error_codes import ACCESS_REFUSED, LOGIN_REFUSED, is_outage
 from databases.errors import LoginRefused
 from event_token.errors import Retry, ShardstreamError, UsageError
 from sinks.database import texts
@@ -25,16 +25,8 @@ from sinks.database.dialect import (
 from sinks.errors import BadValue, DatabaseRefuses, DuplicateValue
 from topics.records.table_shape import TableShape, ValueKind
 
-# Cannot connect, lost, shutting down, killed, too many connections, locks, read-only.
-_TRANSIENT = frozenset(
-    {
-        *(0, 1040, 1053, 1077, 1079, 1080, 1158, 1159, 1160, 1161, 1180, 1184, 1203),
-        *(1205, 1213, 1226, 1290, 1317, 1836, 1927, 1969, 2002, 2003, 2006, 2013, 2014, 2055),
-        *(3024, 3100, 3169, 4031),
-    }
-)
-# No such account or database, no right.
-_REFUSED = frozenset({1044, 1049, 1129, 1130, 1142, 1143, 1227, 1370, 1410, 1820, 3118})
+# No such database, a host that is blocked, no right for a routine or to create accounts.
+_REFUSED = ACCESS_REFUSED | {1049, 1129, 1370, 1410}
 # A value that a column cannot hold, also CHECK constraints that somebody added.
 _BAD_VALUE = frozenset(
     {1264, 1265, 1292, 1366, 1367, 1406, 1411, 1416, 1048, 3140, 3156, 3819, 4025, 4079, 1153}
@@ -100,7 +92,7 @@ def translated(place: str, error: DBAPIError) -> ShardstreamError:
         )
     if code in _FULL or _FULL_BY_NUMBER.search(said):
         return Retry(f"{place}: its disk is full, make room: {said}")
-    if error.connection_invalidated or code in _TRANSIENT:
+    if error.connection_invalidated or is_outage(code):
         return Retry(f"{place}: {said}")
     if code in _BAD_VALUE:
         return BadValue(f"{place}: {said}")

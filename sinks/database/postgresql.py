@@ -64,9 +64,9 @@ _UNIQUE_VIOLATION = "23505"
 _DATA_EXCEPTION = "22"
 # Any number that nobody else uses: held while schemas, and tables in them, are created.
 _CREATING = 0x73687264_73747265
-# Lost, cancelled (statement_timeout too), shutting down, too many connections, lock or disk trouble
-# that an operator may end.
-_TRANSIENT = ("08", "57", "53", "40", "55P03", "25006")
+# Lost, cancelled (statement_timeout too), shutting down, too many connections, trouble with locks,
+# disks and files that an operator may end.
+_TRANSIENT = ("08", "57", "53", "58", "40", "55P03", "25006")
 _LOGIN = "28"
 _REFUSED = ("3D000", "42501")
 # A connection that was not made has no state, only the server's text.

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 import pytest
+from sqlalchemy.engine.interfaces import DBAPICursor
 
 from event_token.position import ShardPosition, StreamPosition
 from sinks.database.database import SqlDatabase
@@ -146,6 +147,11 @@ class Followed:
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """Ask as superuser, in PostgreSQL's words."""
         return self.server.ask(self.name, query)
+
+    def moves_position(self, cursor: DBAPICursor, number: int) -> bool:
+        """Whether the transaction of a cursor has moved the position to a batch."""
+        cursor.execute(f"SELECT batch FROM {self.database._dialect.internal('position')}")
+        return [row[0] for row in cursor.fetchall()] == [number]
 
     @property
     def stages(self) -> list[str]:

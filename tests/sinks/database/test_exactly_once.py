@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 from sqlalchemy import Connection, event
-from sqlalchemy.engine.interfaces import DBAPICursor
 
 from event_token.errors import Retry
 from shardstream.local.postgres_server import NOBODY, PostgresServer
@@ -120,7 +119,7 @@ def test_a_connection_lost_in_commit_is_looked_up(followed: Followed) -> None:
 
     def lose_answer(connection: Connection) -> None:
         cursor = connection.connection.cursor()
-        if not lost and _moves_position(followed, cursor):
+        if not lost and followed.moves_position(cursor, 1):
             cursor.execute("COMMIT")
             cursor.execute("BEGIN")
             lost.append(1)
@@ -192,7 +191,7 @@ def killed_in_commit(
 
     def kill(connection: Connection) -> None:
         cursor = connection.connection.cursor()
-        if killed or not _moves_position(followed, cursor, number):
+        if killed or not followed.moves_position(cursor, number):
             return
         killed.append(1)
         if has_committed:
@@ -371,9 +370,3 @@ def _is_waiting(followed: Followed) -> bool:
     # What is listed may be a statement that goes through.
     [(_, waits)] = followed.rows("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
     return bool(listed) and int(waits) > 0
-
-
-def _moves_position(followed: Followed, cursor: DBAPICursor, number: int = 1) -> bool:
-    """Whether the transaction has moved the position to a batch."""
-    cursor.execute(f"SELECT batch FROM {followed.database._dialect.internal('position')}")
-    return [row[0] for row in cursor.fetchall()] == [number]
