@@ -4,6 +4,7 @@ import gc
 import sys
 
 from shardstream.installation import HiddenPackageError, check_packages, missing_extra
+from shardstream.process_end import ends_process
 from shardstream.stop_signals import take_signals
 
 # As for every error that the caller can fix.
@@ -14,6 +15,11 @@ EXIT_INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line; a faulty installation ends it with one line on standard error."""
+    with ends_process():
+        _run()
+
+
+def _run() -> None:
     take_signals(sys.argv[1:])
     # Imported objects stay: searching them for garbage would take a twentieth of a start.
     gc.disable()

@@ -34,6 +34,7 @@ from shardstream.demo.shop import (
 )
 from shardstream.demo.workload import ShopWorkload
 from shardstream.local.processes import wait_or_kill, with_parent_guard
+from shardstream.process_end import ends_process
 from shardstream.settings.model import Settings, load_settings
 from shardstream.stop_signals import stop_on_signals
 from topics.keyspace.topology import ReshardEntry, ReshardState, read_topology
@@ -338,11 +339,12 @@ def main() -> None:
     """Run a command; report a ShardstreamError as one message and an exit status."""
     # The Kafka client logs every transient fault; those that matter are raised as errors.
     logging.getLogger("shardstream.kafka").setLevel(logging.CRITICAL + 1)
-    try:
-        app()
-    except ShardstreamError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(exit_status(error))
+    with ends_process():
+        try:
+            app()
+        except ShardstreamError as error:
+            sys.stderr.write(f"error: {error}\n")
+            sys.exit(exit_status(error))
 
 
 if __name__ == "__main__":
