@@ -83,7 +83,8 @@ class _Demo:
     def begin(self) -> None:
         """Fill the tables; start producers, consumers, copies and the workload."""
         story = self._story
-        self._workload.write_first()
+        for _ in self._workload.write_first():
+            pass
         self._held = sum(count_rows(story.roots[shard]) for shard in story.sources)
         story.report(f"the shop's tables hold {self._held:,} rows; producers start behind them")
         story.start_producers()

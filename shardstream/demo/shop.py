@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
@@ -16,10 +17,11 @@ from typing import Any, Final
 import pymysql
 
 from databases.connection import is_transient
-from event_token.errors import Halt
+from event_token.errors import Halt, Retry
 from resharding.servers import NEEDED_TO_SWITCH
 from shardstream.local.database_server import LocalDatabase
 from shardstream.local.stack import PASSWORD_FILE
+from topics.errors import NoBrokerAnswers
 from topics.kafka.client import ClientConfig
 from topics.keyspace.topology import ShardEntry, read_topology, require_topology
 from topics.keyspace.vindexes import vindex_named
@@ -203,7 +205,10 @@ class ShopSession:
         self._connections: dict[str, Any] = {}
 
     def commit(self, change: ShopChange) -> CommittedChange:
-        """Apply the transaction once, on its current shard. Halt if it is refused for too long."""
+        """Apply the transaction once, on its current shard. Halt if it is refused for too long.
+
+        A transaction in doubt is looked up until its shard answers, whatever the errors are.
+        """
         began_s = time.monotonic()
         refusals = rows = 0
         in_doubt = False
@@ -218,7 +223,7 @@ class ShopSession:
                     connection.commit()
             except pymysql.err.MySQLError as error:
                 self._forget(shard)
-                if not is_transient(error):
+                if not (in_doubt or is_transient(error)):
                     raise
                 refusals += 1
                 if time.monotonic() - began_s > REFUSED_S_MAX:
@@ -226,7 +231,10 @@ class ShopSession:
                         f"shard {shard} has refused a write for {REFUSED_S_MAX:g} s: {error}"
                     ) from error
                 time.sleep(REFUSED_PAUSE_S)
-                self._directory.look_again()
+                with suppress(
+                    Retry, NoBrokerAnswers
+                ):  # Kafka is away too: what was read last has to do
+                    self._directory.look_again()
             else:
                 return CommittedChange(shard, rows, refusals)
 
@@ -289,12 +297,16 @@ class BackgroundWork:
         """Ask all threads to end after their current step, without waiting."""
         self._stop.set()
 
-    def stop(self) -> None:
-        """Stop all threads and wait for them; raise the first error of one."""
-        self.ask_to_stop()
+    def wait(self) -> None:
+        """Wait for all threads that were started."""
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
+
+    def stop(self) -> None:
+        """Stop all threads and wait for them; raise the first error of one."""
+        self.ask_to_stop()
+        self.wait()
         self.check()
 
     def _guarded(self, work: Callable[[], None]) -> None:

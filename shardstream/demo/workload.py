@@ -94,10 +94,10 @@ class ShopWorkload(BackgroundWork):
         writers = [partial(self._write, writer) for writer in self._writers]
         self._prepare([*writers, self._move_coupons])
 
-    def write_first(self) -> int:
-        """Write the first customers, orders and coupons; return how many rows that changed."""
+    def write_first(self) -> Iterator[CommittedChange]:
+        """Write the first customers, orders and coupons; yield each transaction."""
         with closing(ShopSession(self._directory, self._connects)) as session:
-            return sum(session.commit(change).rows for change in self._first_changes())
+            yield from map(session.commit, self._first_changes())
 
     def _first_changes(self) -> Iterator[ShopChange]:
         for writer in self._writers:

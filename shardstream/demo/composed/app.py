@@ -248,31 +248,45 @@ class Visitors(BackgroundWork):
 
 
 def _run_traffic(settings: Settings, stop: threading.Event, lines: StatusLines) -> None:
-    """Write and read until `stop` is set. Raises what ended a writer or a visitor."""
+    """Write and read until `stop` is set. Raises what ended a writer or a visitor.
+
+    The last line counts what was written, also after an error: the next run does not know of it.
+    """
     directory = ShardDirectory(KEYSPACE, settings.kafka_client())
     # The account that a switch locks.
     shards = connects(settings, APPLICATION)
     serving = {shard: shards[shard] for shard in directory.serving}
     first = 1 + max(_largest(serving, "id", "customers"), _largest(serving, "id >> 8", "orders"))
     workload = ShopWorkload(directory, shards, first_id=first)
-    # Coupons may be on the way when the shop is stopped: all come back at its next start.
+    visitors = Visitors(settings, directory, first)
+    work = (workload, visitors)
+    try:
+        _remove_coupons(serving, workload)
+        for committed in workload.write_first():
+            workload.ledger.add(committed)
+        for part in work:
+            part.start()
+        while not stop.wait(POLL_S):
+            for part in work:
+                part.check()
+            lines.report(_status(workload, visitors))
+    finally:
+        for part in work:
+            part.ask_to_stop()
+        for part in work:
+            part.wait()
+        lines.report(_status(workload, visitors, "stopped: "), at_once=True)
+    for part in work:
+        part.check()
+
+
+def _remove_coupons(serving: dict[str, Connect], workload: ShopWorkload) -> None:
+    """Remove the coupons, some of which may have been on the way when the shop was stopped."""
     for shard, connect in serving.items():
         with connect() as connection, connection.cursor() as cursor:
             cursor.execute("DELETE FROM coupons")
-            workload.ledger.add(CommittedChange(shard, cursor.rowcount, 0))
             connection.commit()
-    workload.ledger.changes += workload.write_first()
-    visitors = Visitors(settings, directory, first)
-    work = (workload, visitors)
-    for part in work:
-        part.start()
-    while not stop.wait(POLL_S):
-        for part in work:
-            part.check()
-        lines.report(_status(workload, visitors))
-    for part in work:
-        part.stop()
-    lines.report(_status(workload, visitors, "stopped: "), at_once=True)
+            workload.ledger.add(CommittedChange(shard, cursor.rowcount, 0))
 
 
 def _wait_for_topology(settings: Settings, stop: threading.Event) -> bool:

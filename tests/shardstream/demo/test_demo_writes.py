@@ -11,6 +11,7 @@ import pytest
 from shardstream.demo.shop import ShardDirectory, ShopChange, ShopSession, keyspace_id
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
+from topics.errors import NoBrokerAnswers
 from topics.kafka.client import ClientConfig
 from topics.kafka.provisioning import provision_keyspace
 from topics.kafka.topic_settings import TopicSettings
@@ -108,6 +109,32 @@ def test_a_lost_commit_is_done_once(shop: _Shop, kind: type) -> None:
     assert (done.rows, done.refusals) == (2, 1)
     assert done.shard in MOVED
     assert done.shard != "80-"
+
+
+class _CommitsWithError(pymysql.Connection):  # type: ignore[misc]  # likewise
+    def commit(self) -> None:
+        super().commit()
+        raise pymysql.err.OperationalError(1105, "Unknown error")
+
+
+@pytest.mark.parametrize("kind", [_CommitsUnheard, _DiesBeforeCommit, _CommitsWithError])
+def test_a_commit_in_doubt_is_counted_while_kafka_is_away(
+    shop: _Shop, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are in the log: a writer that gave up would count nothing."""
+    kinds = iter((kind, pymysql.Connection))
+    directory = shop.directory()
+
+    def look_again() -> None:
+        raise NoBrokerAnswers("no broker answers")
+
+    monkeypatch.setattr(directory, "look_again", look_again)
+    session = ShopSession(directory, {"80-": lambda: shop.connect(next(kinds))})
+    done = session.commit(ORDER)
+    session.close()
+
+    assert shop.orders() == [1, 2]
+    assert (done.rows, done.refusals) == (2, 1)
 
 
 def test_a_refused_write_goes_where_the_topology_leads(shop: _Shop) -> None:
