@@ -2,10 +2,10 @@
 
 python -m tests [OPTIONS AND PATHS OF PYTEST]
 
-A test that does not fail then failed for what ran beside it or before it: the run is green, and its
-last lines name it with its error, because its cause is still to be found. The run is red if a test
-fails again, and nothing is run again if more than `RERUN_MAX` tests failed, which probably have one
-cause, or if anything else went wrong, such as a file that cannot be imported.
+A test that passes then failed for what ran beside it or before it: the run is green, and its last
+lines name it with its error, because its cause is still to be found. The run is red if a test fails
+again or is skipped. Nothing is run again if more than `RERUN_MAX` tests failed, which probably have
+one cause, or if anything else went wrong, such as a file that cannot be imported.
 """
 
 import resource
@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from shardstream.local.processes import with_parent_guard
 
 RERUN_MAX = 5
 
@@ -60,8 +62,9 @@ def main(arguments: list[str]) -> int:
     if is_again and 0 < len(failed.errors) <= RERUN_MAX:
         print(f"\n{len(failed.errors)} failed: once more, alone", flush=True)
         # `-m ""`: an id names one test, whatever its marks.
-        command = [sys.executable, "-m", "pytest", "-m", "", *failed.errors]
-        status = subprocess.run(command, check=False, cwd=failed.root).returncode
+        run = (sys.executable, "-m", "pytest", "-p", "tests.must_pass", "-m", "", *failed.errors)
+        # Whoever ends this process, as CI does after some time, ends that run too.
+        status = subprocess.run(with_parent_guard(run), check=False, cwd=failed.root).returncode
         if status == pytest.ExitCode.OK:
             unsteady = failed.errors
     print(f"\n{_spent(began_s)}\nunsteady: {len(unsteady)}")

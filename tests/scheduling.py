@@ -1,6 +1,7 @@
 """Which worker of a run of tests has which of them, and what they begin with."""
 
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 # So that at the end no worker is still busy with one of these while the others have nothing left.
 LONGEST_FIRST = (
@@ -71,3 +72,23 @@ class LongestFirst(LoadFileScheduling):  # type: ignore[misc]  # untyped
 
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Put back what a worker has left; return the test that it crashed in, None if none.
+
+        xdist puts back what has ended, too: a worker that gets nothing but such a unit reports no
+        end and is given no other one, so the run would not end.
+        """
+        left = {
+            scope: [nodeid for nodeid, has_ended in tests.items() if not has_ended]
+            for scope, tests in self.assigned_work.pop(node).items()
+        }
+        crashed = next((nodeid for tests in left.values() for nodeid in tests), None)
+        for scope, tests in left.items():
+            rest = {nodeid: False for nodeid in tests if nodeid != crashed}
+            if rest:
+                self.workqueue[scope] = rest
+        for other in self.nodes:
+            if other in self.registered_collections:  # else it is given some once it is ready
+                self._reschedule(other)
+        return crashed
