@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from event_token.errors import Halt, Rebuild, ShardstreamError, UsageError
+from event_token.errors import Halt, Rebuild, Retry, ShardstreamError, UsageError
 from producers.errors import LogDisagrees, PublisherSpent, TransactionTooLong
 from topics.kafka.client import (
     MESSAGE_BYTES_MAX,
@@ -131,9 +131,18 @@ class Publisher:
         # client knows it by two names), timestamp in ms.
         self.produce: Any = self._producer.produce
 
-    def fence(self) -> None:
-        """Take over the shard: fence the predecessor and abort its open transaction."""
-        self._repeat("fencing", self._init_transactions, FENCE_S_MAX)
+    def fence(self, check: Callable[[], None] = lambda: None) -> None:
+        """Take over the shard: fence the predecessor and abort its open transaction.
+
+        `check` is called before each attempt: one that only aborts an open transaction fences a
+        newer process, too. Its Retry is a broker that does not answer; other errors are raised.
+        """
+
+        def attempt(timeout_s: float) -> None:
+            check()
+            self._init_transactions(timeout_s)
+
+        self._repeat("fencing", attempt, FENCE_S_MAX)
 
     @property
     def spent(self) -> str:
@@ -343,6 +352,10 @@ class Publisher:
         while True:
             try:
                 call(WAIT_STEP_S)
+            except Retry:
+                self._note_answer(doing, is_answered=False)
+                if self._is_late():
+                    raise
             except CLIENT_ERRORS as error:
                 self._note_answer(doing, is_answered=False)
                 self._check_topics()

@@ -20,6 +20,7 @@ from topics.keyspace.topology import (
 )
 from topics.named_readers import ReaderRecord, not_passed, read_readers
 from topics.names import ShardTopics
+from topics.progress.shard_claim import ShardClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,12 @@ def run_reset(reset: Reset, reason: str) -> str:
     existing = open_admin(config).list_topics().topics.keys()
     publisher = Publisher(config, topics, _TRANSACTION_MS, lambda: False)
     try:
-        publisher.fence()
+        if topics.copy in existing:  # or an earlier attempt has deleted it
+            claim = ShardClaim(config, topics)
+            claim.make()
+            publisher.fence(claim.check)
+        else:
+            publisher.fence()
         if existing >= set(topics.written):
             publisher.abort_open()  # what the brokers may have left open
         delete_topics(config, (topics.copy, topics.progress))

@@ -210,6 +210,7 @@ class Committer:
         if self._proofs is not None:
             self._copier.write(self._proofs.records())
         self._copier.write_records()
+        self.context.ownership.know(self.committed.progress, progress)
         self.publisher.commit(value, PROGRESS_KEY, progress.head_us // 1000, note_headers(progress))
         self.committed_s = time.monotonic()
         self._committed_gtid = self.decoder.gtid

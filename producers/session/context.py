@@ -22,10 +22,11 @@ from producers.errors import (
     TransactionTooLong,
 )
 from producers.servers.definitions_ahead import Looked
+from producers.session.ownership import Ownership
 from producers.settings import ProducerState, ProducerStatus, ShardProducerSettings
 from producers.skip.skip_order import SkipOrder
 from topics.errors import NoBrokerAnswers
-from topics.kafka.errors import LoginEnded, TopicMissing
+from topics.kafka.errors import Fenced, LoginEnded, TopicMissing
 from topics.names import ShardTopics
 from topics.progress.record import LastDdl, PassedStatements, Progress, Skipped
 from topics.records.table_shape import SchemaIds
@@ -35,6 +36,7 @@ from topics.records.table_shape import SchemaIds
 SESSION_FAULTS: Final[tuple[type[ShardstreamError], ...]] = (
     AnswerTooLate,
     BetterServer,
+    Fenced,
     LoginEnded,
     LoginRefused,
     NoBrokerAnswers,
@@ -228,6 +230,8 @@ class StatusReporter:
 class SessionContext:
     """Made once per process; `server_id` is how replication connections are known to servers.
 
+    `ownership`: whether the process has the shard.
+
     `message_bytes_max`: the largest message of the log.
 
     `stops_at`: GTIDs of transactions that stopped a session before it had committed those before
@@ -243,6 +247,7 @@ class SessionContext:
     settings: ShardProducerSettings
     topics: ShardTopics
     schema_ids: SchemaIds
+    ownership: Ownership
     transaction_timeout_ms: int
     message_bytes_max: int
     server_id: int

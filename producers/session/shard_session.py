@@ -98,6 +98,7 @@ class ShardSession:
         )
         value = encode_progress(progress, self._context.schema_ids)
         head_ms, headers = progress.head_us // 1000, note_headers(progress)
+        self._context.ownership.know(last, progress)
         try:
             publisher.leave(value, PROGRESS_KEY, head_ms, headers)
         except ShardstreamError as refused:
@@ -131,6 +132,7 @@ class ShardSession:
                 context.settings.kafka, context.topics, context.schema_ids, publisher.abort_open
             )
             self.committed.progress = progress
+            context.ownership.know(progress)
             self._starting("comparing the log with the servers")
             start = choose_start(context.settings, servers, progress, tail)
             if start.is_new and context.has_committed.is_set():
@@ -192,6 +194,7 @@ class ShardSession:
         self.committed.end_offset = written.point.end_offset
         self.committed.skipped = written.point.skipped
         self.committed.progress = written.progress
+        context.ownership.know(written.progress)
         self.committed.commits += 1
         order.add(written.report)
         if publisher.spent:
@@ -219,7 +222,8 @@ class ShardSession:
         )
         opened.callback(publisher.end)
         try:
-            publisher.fence()
+            context.ownership.claim()
+            publisher.fence(context.ownership.check)
         except BaseException:
             publisher.close()
             raise

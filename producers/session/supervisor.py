@@ -15,12 +15,13 @@ from producers.errors import AnswerTooLate, StopsBehindOthers, TransactionTooLon
 from producers.filters.binding import sharding_columns
 from producers.replication.stream import random_server_id
 from producers.session.context import OnStatus, ProducerCounters, SessionContext, StatusReporter
+from producers.session.ownership import Ownership
 from producers.session.shard_session import ShardSession
 from producers.settings import ProducerState, ShardProducerSettings
 from producers.skip.skip_order import SkipOrder
 from topics.errors import NoBrokerAnswers
 from topics.kafka.client import one_admin
-from topics.kafka.errors import LoginEnded, TopicMissing
+from topics.kafka.errors import Fenced, LoginEnded, TopicMissing
 from topics.kafka.provisioning import (
     broker_transaction_timeout_ms,
     message_bytes_max,
@@ -157,11 +158,12 @@ class Restarts:
 def may_pass(fault: ShardstreamError, *, has_streamed: bool) -> bool:
     """Whether another session may succeed.
 
-    A password that is refused at the start is a wrong one; one that has worked was changed.
+    A password that is refused at the start is a wrong one; one that has worked was changed. An
+    older process may have fenced this one by mistake; `Ownership.settle` finds out.
     """
     if isinstance(fault, LoginRefused):
         return has_streamed
-    return isinstance(fault, Rebuild | Retry | TopicMissing | NoBrokerAnswers)
+    return isinstance(fault, Rebuild | Retry | TopicMissing | NoBrokerAnswers | Fenced)
 
 
 def _answer(fault: ShardstreamError) -> str:
@@ -200,11 +202,14 @@ def run_shard(
         if settings.registry_url is None:
             provision_schemas_topic(settings.kafka, settings.topics)
         provision_shard(settings.kafka, topics, settings.topics)
+        schema_ids = open_schema_ids(settings.kafka, settings.registry_url)
+        timeout_ms = broker_transaction_timeout_ms(settings.kafka)
         return SessionContext(
             settings=settings,
             topics=topics,
-            schema_ids=open_schema_ids(settings.kafka, settings.registry_url),
-            transaction_timeout_ms=broker_transaction_timeout_ms(settings.kafka),
+            schema_ids=schema_ids,
+            ownership=Ownership(settings.kafka, topics, schema_ids, timeout_ms),
+            transaction_timeout_ms=timeout_ms,
             message_bytes_max=message_bytes_max(settings.kafka, topics.log),
             server_id=settings.server_id or random_server_id(),
             stop=stop,
@@ -255,6 +260,9 @@ class Supervisor:
                 raise
 
     def _run_session(self) -> None:
+        self._context.ownership.settle(self._context.stop, self._reconnecting)
+        if self._context.stop.is_set():
+            return
         session, began_s = ShardSession(self._context, self._speaker), time.monotonic()
         fault: ShardstreamError | None = None
         try:
@@ -277,6 +285,9 @@ class Supervisor:
         )
         self._after(fault, ended)
 
+    def _reconnecting(self, text: str) -> None:
+        self._status.report(ProducerState.RECONNECTING, self._status.committed, text)
+
     def _fall_silent(self) -> None:
         if self._speaker is not None:
             self._speaker.close()
@@ -295,7 +306,7 @@ class Supervisor:
         text = _with_fix(fault)
         if restarts.count >= RESTARTS_SHOWN_MIN:
             text = f"{restarts.count} restarts at {restarts.position or 'the start'}: {text}"
-        self._status.report(ProducerState.RECONNECTING, self._status.committed, text)
+        self._reconnecting(text)
         if restarts.count >= RESTARTS_SHOWN_MIN and self._speaker is not None:
             self._speaker.leave_reason(fault, restarts.count)
         self._context.stop.wait(restarts.pause_s(fault))
@@ -309,6 +320,8 @@ class Supervisor:
             self._behind = fault
         elif isinstance(fault, RowNotCopied):
             self._context.failed_copies[fault.copy_id] = str(fault)
+        elif isinstance(fault, Fenced):
+            self._context.ownership.is_doubted = True
 
     def _raise(self, fault: ShardstreamError) -> NoReturn:
         """End with the fault, and with the stop up to which the session was to log everything.

@@ -22,6 +22,7 @@ from topics.names import ShardTopics
 from topics.progress.codec import PROGRESS_KEY, PROGRESS_SCHEMA_TEXT, encode_progress, note_headers
 from topics.progress.committed_tail import LastRow, LogTail, last_progress, read_committed_tail
 from topics.progress.record import LastTransaction, Progress, Skipped, Tick, cell_start_us
+from topics.progress.shard_claim import ShardClaim
 from topics.records.skip_record import SKIP_KEY, Skip, SkipKind, encode_skip
 from topics.records.statement_record import STATEMENT_SCHEMA_TEXT
 from topics.records.table_shape import SchemaIds
@@ -154,7 +155,9 @@ def write_skip(settings: ShardProducerSettings, reason: str, decide: Decide) -> 
         timeout_ms = broker_transaction_timeout_ms(settings.kafka)
         publisher = Publisher(settings.kafka, topics, timeout_ms, lambda: False)
         opened.callback(publisher.close)
-        publisher.fence()
+        claim = ShardClaim(settings.kafka, topics)
+        claim.make()
+        publisher.fence(claim.check)
         progress, tail = read_committed_tail(
             settings.kafka, topics, schema_ids, publisher.abort_open
         )

@@ -15,6 +15,22 @@ _LENGTH = struct.Struct(">I")
 
 Frame = bytes
 
+# Numbers of Kafka's protocol.
+INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = 22, 24, 26
+_UNKNOWN_SERVER_ERROR = -1
+
+
+def api_of(frame: Frame) -> int:
+    """The number of a client's request."""
+    return int.from_bytes(frame[4:6], "big")
+
+
+def refused_commit(frame: Frame) -> bytes:
+    """The answer to an EndTxn that says nothing, as brokers give it; the client sends version 1."""
+    correlation = frame[8:12]
+    body = correlation + struct.pack(">ih", 0, _UNKNOWN_SERVER_ERROR)
+    return _LENGTH.pack(len(body)) + body
+
 
 class _Link:
     """One connection of a client and the server's end of it."""
@@ -37,6 +53,9 @@ class _Link:
                 self._proxy.wait_through()
                 if self._proxy.holds(self, piece):
                     return  # the server's end stays open: what is held may be released later
+                if answer := self._proxy.answer_for(piece):
+                    self._send(self.client, answer)
+                    continue
                 self._send(self.server, piece)
             self.server.close()
 
@@ -70,14 +89,17 @@ class Proxy:
     """Forwards connections to a port. `framed`: what clients send are frames of Kafka's protocol.
 
     `slice_bytes`: the largest piece that is sent at once, 0 for any. `hold`: given each frame of a
-    client; the first for which it is true is kept back with everything behind it. `hidden`: names
-    that have others in what servers answer; set it before the first connection.
+    client; the first for which it is true is kept back with everything behind it. `answer`: given
+    each frame of a client; what it returns is sent back in the server's stead, unless that is
+    empty; it may take its time. `rewritten`: what servers answer otherwise, in as many bytes; set
+    it before the first connection, and where anything is answered in the server's stead.
     """
 
     def __init__(self, target_port: int, *, framed: bool = False) -> None:
         self.slice_bytes = 0
-        self.hidden: tuple[bytes, ...] = ()
+        self.rewritten: dict[bytes, bytes] = {}
         self.hold: Callable[[Frame], bool] | None = None
+        self.answer: Callable[[Frame], bytes] | None = None
         self.held: list[tuple[_Link, Frame]] = []
         self.accepted = 0
         self._refuses = False
@@ -128,7 +150,7 @@ class Proxy:
     def heal(self) -> None:
         """Forward everything again, for connections that still live and for new ones."""
         self.slice_bytes = 0
-        self.hold = None
+        self.hold = self.answer = None
         self._refuses = False
         with self._lock:
             self._budget = None
@@ -160,13 +182,18 @@ class Proxy:
         return head + _exactly(client, _LENGTH.unpack(head)[0]) if head else b""
 
     def read_answer(self, server: socket.socket) -> bytes:
-        """The next bytes of a server; whole frames where names are hidden."""
-        if not self.hidden:
+        """The next bytes of a server; whole frames where anything is rewritten."""
+        if not self.rewritten:
             return server.recv(CHUNK_BYTES)
         piece = self.read_piece(server)
-        for name in self.hidden:
-            piece = piece.replace(name, b"-" * len(name))
+        for said, shown in self.rewritten.items():
+            piece = piece.replace(said, shown)
         return piece
+
+    def answer_for(self, piece: bytes) -> bytes:
+        """What is sent back in the server's stead; empty for what the server has to answer."""
+        answer = self.answer
+        return b"" if answer is None else answer(piece)
 
     def holds(self, link: _Link, piece: bytes) -> bool:
         """Keep the piece back if `hold` says so; then nothing more of its connection passes."""
@@ -201,6 +228,17 @@ class Proxy:
                     side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with self._lock:
                     self._links.append(_Link(self, client, server))
+
+
+def broker_proxy(bootstrap_servers: str) -> Proxy:
+    """A proxy of a cluster with one broker, by which clients take the proxy for the broker."""
+    host, port = bootstrap_servers.split(":")
+    proxy = Proxy(int(port), framed=True)
+    # A broker tells its address as the host's name and four bytes for the port.
+    proxy.rewritten = {
+        host.encode() + struct.pack(">i", int(port)): HOST.encode() + struct.pack(">i", proxy.port)
+    }
+    return proxy
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.database_servers import DatabaseFixture
 from tests.faults.listeners import ListeningCluster
-from tests.faults.proxy import Frame
+from tests.faults.proxy import ADD_PARTITIONS, END_TXN, Frame, api_of
 from tests.producers.servers.replication import statements
 from tests.producers.session.producing import (
     check_log,
@@ -20,15 +20,8 @@ from tests.waiting import wait_for
 from topics.kafka.client import ClientConfig
 from topics.names import ShardTopics
 
-# Numbers of Kafka's protocol.
-ADD_PARTITIONS, END_TXN = 24, 26
 # After this time the client sends the request again.
 REQUEST_MS = 3_000
-
-
-def api_of(frame: Frame) -> int:
-    """The number of the request."""
-    return int.from_bytes(frame[4:6], "big")
 
 
 def test_a_commit_that_arrives_late_ends_no_other_transaction(

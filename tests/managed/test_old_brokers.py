@@ -89,7 +89,8 @@ def old_kafka(real_servers: None, tmp_path: Path) -> Iterator[KafkaCluster]:
 def redpanda(real_servers: None, tmp_path: Path) -> Iterator[KafkaCluster]:
     """A broker that creates topics with settings that it does not know and does not report."""
     cluster = ListeningCluster(tmp_path / "kafka")
-    cluster.proxy.hidden = tuple(name.encode() for name in UNKNOWN["redpanda"])
+    names = [name.encode() for name in UNKNOWN["redpanda"]]
+    cluster.proxy.rewritten = {name: b"-" * len(name) for name in names}
     try:
         cluster.start()
         yield cluster

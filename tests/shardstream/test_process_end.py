@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shardstream.command_line import WAIT_S_MAX, command
+from tests.shardstream.command_line import WAIT_S, command
 
 # It stands in for the standard library's: a command that reads its settings gets what ENDS says.
 # Until then one of Arrow's threads is reading from a Python file, from which the next byte comes
@@ -78,7 +78,7 @@ def test_threads_of_libraries_do_not_change_how_a_command_ends(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "ENDS": ends},
         capture_output=True,
         text=True,
-        timeout=WAIT_S_MAX,
+        timeout=WAIT_S,
         check=False,
     )
 

@@ -15,7 +15,14 @@ from functools import partial
 from threading import Lock, Thread
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+)
 from confluent_kafka.admin import AdminClient
 
 from credentials.errors import SecretUnavailable
@@ -545,10 +552,18 @@ def _has_timed_out(error: Retry) -> bool:
     return isinstance(kafka, KafkaError) and kafka.name() == "_TIMED_OUT"
 
 
-def write_record(config: ClientConfig, topic: str, key: bytes, value: bytes | None) -> None:
-    """Write a record to partition 0 and wait for the brokers; Retry when none answers."""
+def write_record(config: ClientConfig, topic: str, key: bytes, value: bytes | None) -> int:
+    """Write a record to partition 0 and return its offset; Retry when no broker answers."""
     doing = f"writing to {topic}"
     failures: list[KafkaError] = []
+    offsets: list[int] = []
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            offsets.append(message.offset() or 0)
+        else:
+            failures.append(error)
+
     producer = open_producer(config)
     with kafka_errors(doing, config.brokers):
         producer.produce(
@@ -556,13 +571,14 @@ def write_record(config: ClientConfig, topic: str, key: bytes, value: bytes | No
             value,
             key,
             partition=0,
-            on_delivery=lambda error, _: failures.append(error) if error else None,
+            on_delivery=on_delivery,
         )
         left = producer.flush(REQUEST_TIMEOUT_S)
     if failures:
         raise kafka_error(failures[0], doing, config.brokers)
     if left:
         raise Retry(f"{doing} (brokers {config.brokers}): no answer in {REQUEST_TIMEOUT_S:g} s")
+    return offsets[0]
 
 
 def topic_ids(config: ClientConfig, topics: Sequence[str]) -> dict[str, str]:

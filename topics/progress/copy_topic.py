@@ -1,4 +1,4 @@
-"""The copy topic of a shard: requests to its producer, and the progress of each table's copy.
+"""The copy topic of a shard: requests to its producer, the progress of each table's copy, a claim.
 
 A copy is a snapshot (backfill) of a table in the log. Records are JSON. Their keys are JSON lists,
 so that no name is ambiguous: `["table", database, table]` (written by the producer, in the Kafka
@@ -6,6 +6,7 @@ transaction of the rows that it describes), `["request", id]` (written by the re
 `["answer", id]` (written by the producer, in the transaction that carries out the request; removed
 by the requester) and `["proved", database, table]` (written by a producer whose server logs no
 names of columns, in the transaction of the first rows; removed in that of a definition).
+`["claim"]` says who was the last to take over the shard (`shard_claim`).
 """
 
 import json
@@ -145,7 +146,20 @@ class ProvedTable:
     key: tuple[int, ...] = ()
 
 
-CopyRecord = TableCopy | CopyRequest | CopyAnswer | ProvedTable
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A process that was to take over the shard: it may have fenced its predecessor, or not yet.
+
+    `process` differs between processes. `by`: who runs it, as `user@host`. `at_us`: by its host's
+    clock.
+    """
+
+    process: str
+    by: str
+    at_us: int
+
+
+CopyRecord = TableCopy | CopyRequest | CopyAnswer | ProvedTable | Claim
 
 
 def record_key(record: CopyRecord) -> bytes:
@@ -154,6 +168,8 @@ def record_key(record: CopyRecord) -> bytes:
         return _key("table", record.database, record.table)
     if isinstance(record, ProvedTable):
         return _key("proved", record.database, record.table)
+    if isinstance(record, Claim):
+        return CLAIM_KEY
     return _key("request" if isinstance(record, CopyRequest) else "answer", record.id)
 
 
@@ -164,6 +180,9 @@ def request_key(request_id: str) -> bytes:
 
 def _key(*parts: str) -> bytes:
     return json.dumps(list(parts), ensure_ascii=False).encode()
+
+
+CLAIM_KEY: Final = _key("claim")
 
 
 def encode(record: CopyRecord) -> bytes:
@@ -192,6 +211,8 @@ def decode(key: bytes | None, value: bytes, where: str) -> CopyRecord:
             return TableCopy(**{**fields, "state": CopyState(fields["state"])})
         if kind == "request":
             return CopyRequest(**{**fields, "action": CopyAction(fields["action"])})
+        if kind == "claim":
+            return Claim(**fields)
         return ProvedTable(**fields) if kind == "proved" else CopyAnswer(**fields)
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise CorruptRecord(f"{where}: not a copy record: {error}") from error
@@ -280,7 +301,7 @@ class CopyFeed:
         elif isinstance(record, ProvedTable):
             if self._proved is not None:
                 self._proved[record.database, record.table] = record
-        else:
+        elif isinstance(record, CopyAnswer):
             self.answers[record.id] = record
 
     def take_proved(self) -> dict[tuple[str, str], ProvedTable]:

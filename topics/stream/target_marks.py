@@ -31,6 +31,7 @@ from topics.progress.codec import (
 from topics.progress.committed_tail import read_committed_tail
 from topics.progress.history import ProgressHistory
 from topics.progress.record import MARK_KINDS, JournalKind, Mark, Progress, Tick, cell_start_us
+from topics.progress.shard_claim import ShardClaim
 from topics.records.envelope import whole_envelope
 from topics.records.event_decoder import EventDecoder
 from topics.records.statement_record import JOURNAL_KEY, STATEMENT_SCHEMA_TEXT, encode_journal
@@ -126,6 +127,7 @@ class TargetMarks:
             transactional_id=topics.transactional_id,
             transaction_timeout_ms=round(_APPEND_TIMEOUT_S * 1000),
         )
+        ShardClaim(self._config, topics).make()
         producer.init_transactions(_APPEND_TIMEOUT_S)
         stored, tail = read_committed_tail(
             self._config, topics, self._schema_ids, partial(_abort_open, producer, topics)

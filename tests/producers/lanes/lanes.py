@@ -11,13 +11,10 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from tests.producers.lanes.kafka import NOBODY, Kafka, Phase, Records, Status, TransactionalId
+from tests.producers.state_search import Violation
 
 # A shard in no lane: it is being moved, is over, or has not begun.
 NOWHERE: Final = -1
-
-
-class Violation(Exception):  # noqa: N818 - a finding, no error of the model
-    """A property is broken."""
 
 
 class Rules(NamedTuple):
@@ -181,6 +178,8 @@ def _put(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
 
 class Model:
     """A setting and the rules that its processes keep to."""
+
+    takeover = "assigned"
 
     def __init__(self, setting: Setting, rules: Rules = Rules()) -> None:  # noqa: B008 - frozen
         self.setting = setting

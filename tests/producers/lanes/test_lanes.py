@@ -15,7 +15,7 @@ from tests.producers.lanes.lanes import (
     Rules,
     Setting,
 )
-from tests.producers.lanes.search import Found, Search
+from tests.producers.state_search import Found, Search
 
 
 def fences(lane: int, ids: int = 2) -> tuple[Operation, ...]:

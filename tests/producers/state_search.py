@@ -1,16 +1,47 @@
-"""Searches the states of the model: all of a small setting, or some paths of a larger one.
+"""Searches the states of a model: all of a small setting, or some paths of a larger one.
 
-Each state found is checked, and from each the system is left alone until it comes to rest: then
-every lane must have a producer and every row must be there.
+Each state found is checked, and from each the system is left alone until it comes to rest, which
+the model checks, too.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from tests.producers.lanes.lanes import Model, State, Step, Violation
+State = TypeVar("State", bound=Hashable)
+
+
+class Violation(Exception):  # noqa: N818 - a finding, no error of a model
+    """A property is broken."""
+
+
+class Model(Protocol[State]):
+    """What is searched; a step has a label for people.
+
+    `takeover`: how the labels of takeovers begin. `steps`: without faults, in the order in which a
+    quiet system takes them.
+    """
+
+    takeover: str
+
+    def beginning(self) -> State:
+        """The first state."""
+
+    def steps(self, state: State) -> Iterator[tuple[str, State]]:
+        """Every step that is not a fault."""
+
+    def disturbances(self, state: State) -> Iterator[tuple[str, State]]:
+        """Every fault that may happen, and what operators do."""
+
+    def check(self, state: State) -> None:
+        """Raise Violation if a state is wrong."""
+
+    def check_rest(self, state: State) -> None:
+        """Raise Violation if the system must not come to rest here."""
+
 
 # More than any setting has that is searched to the end; a larger one would take minutes.
 STATES_MAX: Final = 400_000
@@ -29,10 +60,10 @@ class Found(Exception):  # noqa: N818 - a finding, no error
     """A property is broken; the message has the steps that lead there."""
 
 
-class Search:
+class Search(Generic[State]):
     """One search of a model."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model[State]) -> None:
         self._model = model
         self._before: dict[State, tuple[State, str] | None] = {}
         # Takeovers that are begun until the system is at rest.
@@ -57,6 +88,20 @@ class Search:
                 raise AssertionError(message)
         return Searched(len(self._before), takeovers)
 
+    def check_ends(self) -> None:
+        """Check that no history is endless without further faults; after `everything`."""
+        model = self._model
+        graph = {state: {after for _, after in model.steps(state)} for state in self._before}
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            turns = list(reversed(error.args[1]))
+            labels = [
+                next(label for label, after in model.steps(state) if after == following)
+                for state, following in pairwise(turns)
+            ]
+            raise self._found(turns[0], Violation("without end"), labels) from error
+
     def walk(self, random: Random, steps: int) -> None:
         """Take steps at random, and check each state on the way."""
         state = self._model.beginning()
@@ -70,7 +115,7 @@ class Search:
             state = after
             self._check(state)
 
-    def _following(self, state: State) -> list[Step]:
+    def _following(self, state: State) -> list[tuple[str, State]]:
         model = self._model
         try:
             return [*model.steps(state), *model.disturbances(state)]
@@ -100,11 +145,11 @@ class Search:
                 path.append((step[1], step[0]))
         takeovers = self._until_rest[path[-1][0]]
         for (before, _), (_, label) in reversed(list(pairwise(path))):
-            takeovers += label.startswith("assigned")
+            takeovers += label.startswith(self._model.takeover)
             self._until_rest[before] = takeovers
         return takeovers
 
-    def _quiet_step(self, state: State, steps: int) -> Step | None:
+    def _quiet_step(self, state: State, steps: int) -> tuple[str, State] | None:
         """The step that a system takes that is left alone; None at rest, which is checked."""
         model = self._model
         model.check(state)
