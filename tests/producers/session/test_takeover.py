@@ -215,6 +215,7 @@ def test_a_newer_producer_takes_back_what_an_older_one_has_fenced_late(
     check_rows(settings, name, 2)
 
 
+@pytest.mark.full
 def test_an_older_producer_goes_on_where_a_newer_one_has_died_before_it_fenced(
     mysql_a: DatabaseFixture,
     kafka: KafkaCluster,
@@ -222,7 +223,7 @@ def test_an_older_producer_goes_on_where_a_newer_one_has_died_before_it_fenced(
     proxy: Proxy,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It waits for as long as a transaction may last, and takes the shard back by itself."""
+    """F03: It waits for as long as a transaction may last, and takes the shard back by itself."""
     supervisor = "producers.session.supervisor.broker_transaction_timeout_ms"
     monkeypatch.setattr(supervisor, lambda _: 2_000)
     settings = settings_of(mysql_a, kafka, keyspace)
