@@ -286,6 +286,7 @@ class Supervisor:
         self._after(fault, ended)
 
     def _reconnecting(self, text: str) -> None:
+        self._context.counters.turn()
         self._status.report(ProducerState.RECONNECTING, self._status.committed, text)
 
     def _fall_silent(self) -> None:

@@ -34,7 +34,7 @@ from tests.shardstream.status.statuses import (
     subscribed,
 )
 from topics.errors import NoBrokerAnswers
-from topics.kafka.errors import LoginEnded, TopicMissing
+from topics.kafka.errors import Fenced, LoginEnded, TopicMissing
 from topics.stream.subscriber import StreamSubscriber
 
 PAGE = ROOT / "docs" / "monitoring.md"
@@ -146,7 +146,7 @@ def test_faults_are_counted_from_zero_on() -> None:
     # The copier's own, and those that end no session.
     others = _below(ChunkSpoiled) | {ChunkSpoiled, StopPassed, ClockUnknown}
     logins = {LoginEnded, LoginRefused}
-    wanted = (ours - others) | logins | {Rebuild, Retry, TopicMissing, NoBrokerAnswers}
+    wanted = (ours - others) | logins | {Fenced, Rebuild, Retry, TopicMissing, NoBrokerAnswers}
     assert by_reason == dict.fromkeys((fault.__name__ for fault in wanted), 0)
 
 
