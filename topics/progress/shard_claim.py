@@ -10,7 +10,9 @@ import uuid
 from collections.abc import Iterator
 from typing import Final, NoReturn
 
-from topics.kafka.client import ClientConfig, open_consumer, write_record
+from confluent_kafka import Producer
+
+from topics.kafka.client import ClientConfig, open_consumer, open_producer, write_record
 from topics.kafka.errors import Fenced
 from topics.kafka.partition_reader import PartitionReader
 from topics.keyspace.audit import operator
@@ -30,6 +32,8 @@ class ShardClaim:
         self._topics = topics
         self._process = uuid.uuid4().hex
         self._offset = -1
+        # Until it has an id from the brokers takes half a second, in which servers are checked.
+        self._writer: Producer | None = open_producer(config)
 
     @property
     def is_made(self) -> bool:
@@ -39,7 +43,9 @@ class ShardClaim:
     def make(self) -> None:
         """Claim the shard: from here on every other process is an older one. Retry as a write."""
         claim = Claim(self._process, operator(), time.time_ns() // 1000)
-        self._offset = write_record(self._config, self._topics.copy, CLAIM_KEY, encode(claim))
+        topic, value = self._topics.copy, encode(claim)
+        writer, self._writer = self._writer, None  # a second claim is rare
+        self._offset = write_record(self._config, topic, CLAIM_KEY, value, writer)
 
     def newer(self) -> Claim | None:
         """Return the last claim if it is another process's, None if it is this one's.
