@@ -20,7 +20,6 @@ from tests.faults.proxy import (
     refused_commit,
 )
 from tests.producers.session.producing import (
-    WAIT_S,
     RunningProducer,
     check_log,
     check_progress,
@@ -29,8 +28,8 @@ from tests.producers.session.producing import (
     replay,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
+from tests.waiting import WAIT_S, wait_for
 from topics.kafka.client import ClientConfig, open_producer
 from topics.kafka.errors import Fenced
 from topics.progress.shard_claim import ShardClaim
