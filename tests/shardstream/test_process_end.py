@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.shardstream.command_line import WAIT_S, command
+from tests.shardstream.command_line import command
+from tests.waiting import WAIT_S
 
 # It stands in for the standard library's: a command that reads its settings gets what ENDS says.
 # Until then one of Arrow's threads is reading from a Python file, from which the next byte comes
