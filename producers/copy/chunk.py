@@ -12,6 +12,7 @@ from databases.connection import open_connection
 from databases.errors import ServerLost
 from databases.server_facts import Place
 from databases.sql import beyond, quoted
+from databases.table_cursor import TableCursor
 from producers.copy.binary_rows import RowPackets, value_ends
 from producers.copy.definition import ChunkSpoiled, ChunkTooLarge, KeyColumn, TableDefinition
 from producers.decoder.tables.plan import ColumnPlan, TablePlan
@@ -28,15 +29,15 @@ CHUNK_BYTES_MAX: Final = 32 * 1024 * 1024
 class ChunkJob:
     """What to read. `position`: a GTID set that the SELECT must see completely.
 
-    `after`: literals of the key after which the chunk begins, empty for the table's beginning.
-    `key`: names of the key's columns, empty before the first chunk.
+    `after`: where the chunk before ended, None at the table's beginning. `is_resumed`: it is the
+    session's first chunk of the table, which another server may have had, or some other table.
     """
 
     database: str
     table: str
     where: str
-    key: tuple[str, ...]
-    after: tuple[str, ...]
+    after: TableCursor | None
+    is_resumed: bool
     rows_max: int
     position: str
 
@@ -61,6 +62,20 @@ class ChunkRows:
 
 
 @dataclass(frozen=True, slots=True)
+class TablePart:
+    """Rows of a table from one transaction, in which it had that definition.
+
+    `identity`: of the table, where it was asked for. `elapsed_s`: how long the SELECTs took.
+    """
+
+    definition: TableDefinition
+    rows: ChunkRows
+    is_last: bool
+    elapsed_s: float
+    identity: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """A chunk and the point in time that it shows.
 
@@ -69,10 +84,7 @@ class Chunk:
     the read saw all of the job's position.
     """
 
-    definition: TableDefinition
-    rows: ChunkRows
-    is_last: bool
-    elapsed_s: float
+    part: TablePart
     high: str
     snapshot: Place | None
     rows_estimated: int

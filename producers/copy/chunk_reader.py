@@ -35,8 +35,8 @@ from producers.copy.definition import (
     ChunkHeld,
     ChunkSpoiled,
     TableDefinition,
-    read_definition,
 )
+from producers.copy.part import read_part
 from producers.replication.stream import server_errors
 from producers.settings import ServerSettings, ShardProducerSettings
 
@@ -126,7 +126,11 @@ class ChunkSnapshot(Protocol):
 
 
 class MysqlSnapshot:
-    """A SELECT sees everything in the executed set at its beginning."""
+    """A transaction sees everything in the executed set at its beginning.
+
+    What it sees begins with its first read, which must come after `hold_definition`: a snapshot
+    that is older than an ALTER shows the catalog of before, and the table of now.
+    """
 
     def begin(self, connection: Any, position: str) -> Place | None:
         """Wait until the server has executed all of `position`."""
@@ -136,13 +140,15 @@ class MysqlSnapshot:
                 connection, "SELECT GTID_SUBSET(%s, @@GLOBAL.gtid_executed)", (position,)
             )
             if int(is_there):
+                rows(connection, "START TRANSACTION READ ONLY")
                 return None
             if time.monotonic() > deadline_s:
                 raise ChunkSpoiled("the server has not yet executed what its stream has sent")
             time.sleep(VISIBLE_POLL_S)
 
     def end(self, connection: Any) -> None:
-        """Nothing is left open."""
+        """Let definitions go on."""
+        rows(connection, "COMMIT")
 
 
 class MariadbSnapshot:
@@ -216,17 +222,20 @@ class ChunkReader:
                 raise ChunkHeld(held)
             begun = self._snapshot.begin(chunks.connection, job.position)
             # Read within the window: a later change of the definition comes as DDL in the log.
-            definition = read_definition(chunks.connection, self._settings, job.database, job.table)
-            _check_key(definition, job)
+            part = read_part(
+                chunks,
+                self._settings,
+                (job.database, job.table),
+                job.after,
+                lambda definition: _rows_of(chunks, definition, job),
+                is_resumed=job.is_resumed,
+            )
             estimated = 0
-            if not job.after:
+            if job.after is None:
                 estimated = estimated_rows(chunks.connection, job.database, job.table) or 0
-            began_s = time.monotonic()
-            found, is_last = _rows_of(chunks, definition, job)
-            elapsed_s = time.monotonic() - began_s
             self._snapshot.end(chunks.connection)
             high = self._family.moment(chunks.connection).executed
-        return Chunk(definition, found, is_last, elapsed_s, high, begun, estimated)
+        return Chunk(part, high, begun, estimated)
 
     def _open(self) -> ChunkConnection:
         if self._chunks is None or not self._chunks.is_open:
@@ -246,16 +255,18 @@ def _rows_of(
 
     With a condition the chunk's last key is found first: rows that it excludes take time, too.
     """
+    after = () if job.after is None else job.after.after
     if not job.where:
-        found = chunks.read(definition, chunk_select(definition, job.after, job.rows_max))
+        found = chunks.read(definition, chunk_select(definition, after, job.rows_max))
         return found, found.rows < job.rows_max
     keys = keys_alone(definition)
-    limits = chunks.read(keys, chunk_select(keys, job.after, 1, skip=job.rows_max - 1))
+    limits = chunks.read(keys, chunk_select(keys, after, 1, skip=job.rows_max - 1))
     upto = limits.pieces[-1].last_key if limits.pieces else ()
-    # On MySQL the second SELECT sees rows inserted since the first one. With a LIMIT beside `upto`
-    # they would push out rows at the chunk's end, which no chunk would read again.
+    # In an engine without snapshots the second SELECT sees rows inserted since the first one. With
+    # a LIMIT beside `upto` they would push out rows at the chunk's end, which no chunk would read
+    # again.
     rows_max = None if upto else job.rows_max
-    statement = chunk_select(definition, job.after, rows_max, upto=upto, where=job.where)
+    statement = chunk_select(definition, after, rows_max, upto=upto, where=job.where)
     found = chunks.read(definition, statement)
     if not upto:
         return found, found.rows < job.rows_max
@@ -277,12 +288,3 @@ def _table_errors(name: str, job: ChunkJob) -> Iterator[None]:
         if is_outage(code):
             raise
         raise CannotCopy(f"table {name}: {error_text(error)}") from error
-
-
-def _check_key(definition: TableDefinition, job: ChunkJob) -> None:
-    names = tuple(column.name for column in definition.key)
-    if job.key and names != job.key:
-        raise CannotCopy(
-            f"table {job.database}.{job.table}: its key was ({', '.join(job.key)}) when the copy "
-            f"began and is ({', '.join(names)}) now, so the copy cannot resume: start it again"
-        )

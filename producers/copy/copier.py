@@ -13,11 +13,20 @@ from queue import SimpleQueue
 from typing import Final
 
 from databases.errors import ServerLost
+from databases.table_cursor import TableChanged
 from event_token import ShardstreamError
 from producers.copy.chunk import Chunk, ChunkJob
 from producers.copy.chunk_reader import ChunkReader
 from producers.copy.definition import CannotCopy, ChunkSpoiled, refuse_left_out
-from producers.copy.requests import Inspection, Outcome, carry_out, inspect, outdated
+from producers.copy.requests import (
+    Inspection,
+    Outcome,
+    begun_again,
+    carry_out,
+    inspect,
+    may_go_on,
+    outdated,
+)
 from producers.copy.table_copier import TableCopier, Window
 from producers.decoder import Decoder
 from producers.publisher import Publisher
@@ -85,6 +94,7 @@ class Copier:
         self._fed_s = 0.0
         self._written_s = 0.0
         self._is_ready = False
+        self._writer.take_renamed()
         self._end_stale(failed)
 
     def _end_stale(self, failed: dict[str, str]) -> None:
@@ -120,6 +130,7 @@ class Copier:
 
     def write_records(self) -> None:
         """Add the copy topic's records to the Kafka transaction."""
+        self._note_renames()  # the copies that they concern belong to the same transaction
         records, self._records = self._records, []
         topic = self._publisher.topics.copy
         for key, value in records:
@@ -137,6 +148,7 @@ class Copier:
             return self._step(dry=dry)
 
     def _step(self, *, dry: bool) -> bool:
+        self._note_renames()
         now_s = time.monotonic()
         if now_s - self._fed_s >= FEED_PAUSE_S:
             self._fed_s = now_s
@@ -220,12 +232,38 @@ class Copier:
             table = self._tables[name]
             if error is None:
                 table.take(window, read.result())
+            elif isinstance(error, TableChanged):
+                if not table.is_outdated(window):
+                    self._begin_again(name, str(error))
             elif isinstance(error, (ChunkSpoiled, ServerLost)):
                 self._failed_read(name, window, error, now_s)
             elif isinstance(error, ShardstreamError):
                 self._fail(name, error)
             else:
                 raise error
+
+    def _note_renames(self) -> None:
+        """Begin copies again whose table's name may belong to other rows now, paused ones too.
+
+        A server that was moved to in the meantime cannot tell: tables have other ids there.
+        """
+        for renamed in self._writer.take_renamed():
+            for name, copy in list(self._copies.items()):
+                if may_go_on(copy) and copy.last_key and renamed.includes(*name):
+                    self._begin_again(name, f"table {copy.name} was renamed")
+
+    def _begin_again(self, name: Name, reason: str) -> None:
+        if name in self._tables:
+            self._end(name)
+        self._put(
+            begun_again(
+                self._copies[name],
+                reason,
+                begun_us=self._writer.floor_us(),
+                begun_seq=self._writer.next_seq,
+                now_us=_now_us(),
+            )
+        )
 
     def _failed_read(
         self, name: Name, window: Window, error: ChunkSpoiled | ServerLost, now_s: float

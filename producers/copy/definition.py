@@ -1,12 +1,13 @@
 """Reads a table's present definition from the server, as its binlog would describe it."""
 
+import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pymysql
 from pymysql.constants import ER
+from pymysql.err import MySQLError, OperationalError
 
 from databases.catalog import (
     ROW_END,
@@ -16,8 +17,10 @@ from databases.catalog import (
     CatalogTable,
     read_table,
 )
+from databases.connection import error_code
 from databases.grants import read_account
 from databases.sql import quoted, rows
+from databases.table_cursor import hold_definition
 from event_token import Flavor
 from event_token.errors import Rebuild, Retry, UsageError
 from producers.decoder.tables.column_types import (
@@ -124,6 +127,11 @@ _ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r"}
 # The catalog has labels in utf8mb3, with ? for what that lacks: of these it lacks nothing.
 _SHOWN_CHARSETS: Final = frozenset(("ascii", "latin1", "utf8mb3"))
 _LISTS: Final = ("enum", "set")
+# No such table, or no privilege on it; a view of what is not there.
+_NOT_THERE: Final = frozenset(
+    {ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR}
+    | {ER.VIEW_INVALID}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +147,8 @@ class KeyColumn:
 class TableDefinition:
     """A table version: how its rows are read and written, and the key that chunks follow.
 
-    `is_in_snapshots`: a snapshot shows the table as of its place, as with InnoDB.
+    `is_in_snapshots`: a snapshot shows the table as of its place, as with InnoDB. `fingerprint`: of
+    all columns and of the key; two servers of different releases give the same.
     """
 
     database: str
@@ -150,6 +159,7 @@ class TableDefinition:
     # Columns that a SELECT shows as text and the binlog as bytes: UUID, INET4, INET6.
     hidden: frozenset[str] = frozenset()
     is_in_snapshots: bool = True
+    fingerprint: str = ""
 
 
 def read_definition(
@@ -173,9 +183,38 @@ def read_definition(
         raise CannotCopy(f"table {name}: {plan.problem}")
     if there.row_end:
         set_row_end(plan, there.row_end)
+    fingerprint = _fingerprint(plan, key, there.entry.kind, [column.generation for column in found])
     _read_as_selected(plan)
     is_in_snapshots = there.entry.engine.lower() == "innodb"
-    return TableDefinition(database, table, plan, key, index, hidden, is_in_snapshots)
+    return TableDefinition(database, table, plan, key, index, hidden, is_in_snapshots, fingerprint)
+
+
+def held_definition(
+    connection: Any, settings: ShardProducerSettings, database: str, table: str
+) -> TableDefinition:
+    """The same, kept until the open transaction ends. CannotCopy, and MySQLError as a SELECT."""
+    try:
+        hold_definition(connection, database, table)
+    except MySQLError as error:
+        if error_code(error) not in _NOT_THERE:
+            raise
+        # `read_definition` says what is wrong.
+    return read_definition(connection, settings, database, table)
+
+
+def _fingerprint(
+    plan: TablePlan, key: Sequence[KeyColumn], kind: str, generations: Sequence[str]
+) -> str:
+    """A digest of what decides which rows follow a key and what their values are.
+
+    Names and types are those of the binlog: catalogs of other releases say `int(11)` and `utf8`.
+    """
+    columns = zip(plan.shape().columns, plan.columns, generations, strict=True)
+    described = [
+        (shape, column.charset, column.collation, column.nullable, generation)
+        for shape, column, generation in columns
+    ]
+    return hashlib.sha256(repr((kind, key, described)).encode()).hexdigest()
 
 
 def _existing_table(connection: Any, database: str, table: str) -> CatalogTable:
@@ -204,7 +243,7 @@ def _refuse_hidden_columns(connection: Any, there: CatalogTable) -> None:
     database, table = there.entry.name
     try:
         rows(connection, f"SHOW CREATE TABLE {quoted(database)}.{quoted(table)}")
-    except pymysql.err.OperationalError as error:
+    except OperationalError as error:
         if error.args[0] != ER.TABLEACCESS_DENIED_ERROR:
             raise
         seen = ", ".join(column.name for column in there.columns)

@@ -198,8 +198,39 @@ def _applies(request: CopyRequest, copy: TableCopy) -> bool:
     return copy.state in _APPLIES_TO[request.action]
 
 
+def may_go_on(copy: TableCopy) -> bool:
+    """Tell whether a copy goes on after its last key, be it once somebody resumes it."""
+    return copy.state in _APPLIES_TO[CopyAction.CANCEL]
+
+
 def _begins_again(request: CopyRequest, copy: TableCopy) -> bool:
     return copy.state is CopyState.COPYING and copy.begun_seq <= request.after_seq
+
+
+def begun_again(
+    copy: TableCopy, reason: str, *, begun_us: int, begun_seq: int, now_us: int
+) -> TableCopy:
+    """The copy from its beginning: what it has copied belongs to another table, or definition.
+
+    Readers take it for a new copy: rows come once more, and the copy is complete when this one is.
+    One that is paused or has failed stays so, and is resumed at the table's beginning. Pure.
+    """
+    again = f"begun again: {reason}"
+    return TableCopy(
+        database=copy.database,
+        table=copy.table,
+        copy_id=uuid.uuid4().hex,
+        state=copy.state,
+        begun_us=begun_us,
+        updated_us=now_us,
+        where=copy.where,
+        rule=copy.rule,
+        note=copy.note if copy.state is CopyState.FAILED else again,
+        begun_seq=begun_seq,
+        by=copy.by,
+        reason=copy.reason,
+        begun_again=again,
+    )
 
 
 def _begun(name: Name, request: CopyRequest, rule: str, begun_us: int, now_us: int) -> TableCopy:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from databases.table_cursor import TableCursor
 from producers.copy.chunk import CHUNK_BYTES_MAX, Chunk, ChunkJob, Piece
 from producers.copy.definition import (
     CannotCopy,
@@ -37,9 +38,9 @@ class Window:
     @property
     def next_piece(self) -> Piece | None:
         """The piece to write next; None if all are written."""
-        if self.chunk is None or self.pieces_written == len(self.chunk.rows.pieces):
+        if self.chunk is None or self.pieces_written == len(self.chunk.part.rows.pieces):
             return None
-        return self.chunk.rows.pieces[self.pieces_written]
+        return self.chunk.part.rows.pieces[self.pieces_written]
 
 
 @dataclass(slots=True)
@@ -54,13 +55,13 @@ class Windows:
         if not self.open:
             return True
         chunk = self.open[-1].chunk
-        return len(self.open) < WINDOWS_MAX and chunk is not None and not chunk.is_last
+        return len(self.open) < WINDOWS_MAX and chunk is not None and not chunk.part.is_last
 
     def after(self, written: tuple[str, ...]) -> tuple[str, ...]:
         """The key after which the next chunk begins; `written` is the last one written."""
         for window in reversed(self.open):
-            if window.chunk is not None and window.chunk.rows.pieces:
-                return window.chunk.rows.pieces[-1].last_key
+            if window.chunk is not None and window.chunk.part.rows.pieces:
+                return window.chunk.part.rows.pieces[-1].last_key
         return written
 
     def oldest_seq(self, next_seq: int) -> int:
@@ -101,7 +102,7 @@ def spoiled(window: Window, watch: KeyWatch) -> str:
     if watch.complete_from > since:
         return "more keys changed in the meantime than are remembered"
     if chunk is not None and watch.seen_seq >= since and watch.shape is not None:
-        shape = chunk.definition.plan.shape()
+        shape = chunk.part.definition.plan.shape()
         if watch.shape != shape:
             return "the binlog and the server describe the table differently"
     return ""
@@ -156,6 +157,7 @@ class TableCopier:
         self._watch = KeyWatch(copy.database, copy.table, writer.next_seq)
         self._windows = Windows()
         self._rows_max = min(ROWS_FIRST, limits.chunk_rows_max)
+        self._is_resumed = True
         self._spoils = 0
         self._retry_at_s = 0.0
         self._reason = ""
@@ -172,12 +174,13 @@ class TableCopier:
             return None
         copy = self.copy
         window = Window(self._writer.next_seq, self._rows_max)
+        after = self._windows.after(copy.last_key)
         job = ChunkJob(
             copy.database,
             copy.table,
             copy.where,
-            copy.key,
-            self._windows.after(copy.last_key),
+            TableCursor(after, copy.definition, copy.identity) if after else None,
+            self._is_resumed,
             self._rows_max,
             self._writer.position,
         )
@@ -198,13 +201,20 @@ class TableCopier:
         if window not in self._windows.open:
             return
         window.chunk = chunk
-        rows = chunk.rows
+        rows = chunk.part.rows
         self._rows_max = next_rows(
-            self._rows_max, rows.rows, rows.bytes_read, chunk.elapsed_s, self._limits
+            self._rows_max, rows.rows, rows.bytes_read, chunk.part.elapsed_s, self._limits
         )
-        if not self.copy.key:
-            names = tuple(column.name for column in chunk.definition.key)
-            self.copy = replace(self.copy, key=names, rows_estimated=chunk.rows_estimated)
+        self._is_resumed = False
+        if chunk.part.identity:
+            self.copy = replace(self.copy, identity=chunk.part.identity)
+        if not self.copy.last_key and window is self._windows.open[0]:
+            self.copy = replace(
+                self.copy,
+                key=tuple(column.name for column in chunk.part.definition.key),
+                definition=chunk.part.definition.fingerprint,
+                rows_estimated=chunk.rows_estimated,
+            )
 
     def failed_read(self, window: Window, error: ChunkSpoiled, now_s: float) -> None:
         """Note that a chunk could not be read. CannotCopy if that keeps happening."""
@@ -218,6 +228,10 @@ class TableCopier:
         if isinstance(error, ChunkTooLarge):
             self._rows_max = max(1, error.rows // 2)
         self._spoil(str(error), now_s)
+
+    def is_outdated(self, window: Window) -> bool:
+        """Tell whether a read belongs to a window that has been given up."""
+        return window not in self._windows.open
 
     def _spoil(self, reason: str, now_s: float) -> None:
         self._windows.open.clear()
@@ -242,7 +256,7 @@ class TableCopier:
         if chunk is None:
             return False
         if not window.is_reached:
-            place = chunk.snapshot if chunk.definition.is_in_snapshots else None
+            place = chunk.snapshot if chunk.part.definition.is_in_snapshots else None
             known = place is not None and self._writer.ends.next_seq(*place) >= 0
             if not known and not reached(chunk.high):
                 return False
@@ -265,13 +279,13 @@ class TableCopier:
             raise CannotCopy(f"table {self.copy.name}: a window without a chunk was written")
         piece = window.next_piece
         images = b"" if piece is None else piece.images
-        plan = chunk.definition.plan
+        plan = chunk.part.definition.plan
         try:
             added = self._writer.copy_rows(plan, images, self._watch, window.since_seq)
         except (DecoderHalt, IndexError, ValueError, KeyError, OverflowError) as error:
             raise RowNotCopied(self.copy.copy_id, f"{self._place()}: {error}") from error
         window.pieces_written += piece is not None
-        is_last = chunk.is_last and window.next_piece is None
+        is_last = chunk.part.is_last and window.next_piece is None
         self.copy = self._moved(piece, added, now_us, is_last=is_last)
         notes = [] if piece is None else [("LAST_PK", self._note(added))]
         if is_last:
@@ -303,7 +317,7 @@ class TableCopier:
             rows=copy.rows + added,
             rows_read=copy.rows_read + rows,
             rows_per_s=next_rate(copy.rows_per_s, rows, now_us - copy.updated_us),
-            note="",
+            note=copy.begun_again,
             seq=self._writer.next_seq,  # of the note that follows
         )
 

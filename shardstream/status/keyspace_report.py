@@ -50,7 +50,7 @@ def seconds_left(copy: TableCopy) -> float | None:
 def copy_json(shard: str, copy: TableCopy) -> dict[str, Any]:
     """Return a copy as a JSON object."""
     fields = asdict(copy)
-    for name in ("key", "last_key", "last_key_text", "database"):
+    for name in ("key", "definition", "identity", "last_key", "last_key_text", "database"):
         del fields[name]
     left = seconds_left(copy)
     return {

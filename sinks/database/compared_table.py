@@ -8,6 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 from sqlalchemy import Connection
 
+from databases.table_cursor import TableCursor
 from event_token import GtidSet, KeyRange
 from sinks.database.catalog import KnownTarget
 from sinks.database.dialect import Dialect, rows_of, run
@@ -27,12 +28,12 @@ Key = tuple[object, ...]  # values of a primary key, as the target's driver retu
 class ShardPart:
     """Rows of a table in the order of its key.
 
-    `rows`: READ records, with the columns that `changes_of` takes. `upto`: the last key as SQL
-    literals of the source, empty at the table's end.
+    `rows`: READ records, with the columns that `changes_of` takes. `upto`: where
+    it ends, None at the table's end.
     """
 
     rows: pa.Table
-    upto: tuple[str, ...]
+    upto: TableCursor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,11 @@ class ShardSource(Protocol):
     def estimated_rows(self, table: Name) -> int | None:
         """Return about how many rows a table has; None if the account sees no such table."""
 
-    def part(self, table: Name, after: tuple[str, ...]) -> ShardPart:
-        """Return the rows after a key (literals, empty: from the beginning)."""
+    def part(self, table: Name, after: TableCursor | None) -> ShardPart:
+        """Return the rows behind a part (None: from the beginning).
+
+        TableChanged: it is another table, or has another definition, than when that part was read.
+        """
 
     def rows_of(self, table: Name, keys: Sequence[Key]) -> ShardSnapshot:
         """Return the rows that have one of these primary keys."""

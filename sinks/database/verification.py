@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection
 
 from databases.row_comparison import Difference, RowComparison, key_text
+from databases.table_cursor import TableChanged, TableCursor
 from event_token import EventToken, GtidSet, KeyRange, ShardName
 from event_token.errors import Retry, UsageError
 from sinks.database.catalog import LEFT, LOADING, FollowerCatalog, KnownTarget
@@ -184,6 +185,9 @@ _NOT_COMPARABLE = frozenset({ValueKind.FLOAT, ValueKind.BIT, ValueKind.BIT64})
 AGAIN_MAX = 2_000
 # Parameters of one statement are limited (PostgreSQL: 65,535).
 KEYS_AT_ONCE = 200
+# A table that is altered while it is compared is compared from its beginning: an online schema
+# change in several steps is seen off, and a table that is altered all the time is not.
+BEGINNINGS_MAX = 5
 # With more the table is not compared any further: it has to be copied again.
 DIFFERING_MAX = 10_000
 
@@ -270,6 +274,20 @@ class _Comparison:
 
     def run(self) -> VerifiedTable:
         self._choose_sources()
+        for _ in range(BEGINNINGS_MAX):
+            try:
+                return self._compare_all()
+            except TableChanged as error:
+                changed = error
+                self._found = RowComparison()
+                with self._session.transaction() as connection:
+                    self._table.drop_seen(connection)
+        raise Retry(
+            f"{self._name}: {changed}; that happened {BEGINNINGS_MAX} times while its rows were "
+            f"compared: verify it while nobody alters it"
+        )
+
+    def _compare_all(self) -> VerifiedTable:
         with self._session.transaction() as connection:
             newest_us = self._table.newest_us(connection)
             self._table.create_seen(connection)
@@ -309,12 +327,12 @@ class _Comparison:
     def _parts(self) -> Iterator[tuple[ShardSource, ShardPart]]:
         """Read the table of one shard after the other."""
         for source in self._sources:
-            after: tuple[str, ...] = ()
+            after: TableCursor | None = None
             while self._is_whole:
                 part = source.part(self._table.name, after)
                 yield source, part
                 after = part.upto
-                if not after:
+                if after is None:
                     break
 
     def _report(self) -> None:

@@ -68,12 +68,14 @@ class CopyState(StrEnum):
 class TableCopy:
     """The progress of the copy of one table.
 
-    `last_key`: the last key copied, as SQL literals in the order of `key`. `rows`: rows written as
-    READ; `rows_read`: those plus the ones dropped because the log had a newer change. `begun_us`:
-    no READ of this copy is older. `rule`: the filter rule of the table, as text, that its rows
-    passed. `note`: why it failed or was cancelled, or what delays it. `begun_seq`: no READ of this
-    copy has an earlier seq in the log; `seq`: the rows counted lie before it. Both are 0 where they
-    are not known. `by` and `reason`: of the request that began it.
+    `last_key`: the last key copied, as SQL literals in the order of `key`; `definition` and
+    `identity` tell the table that they belong to (`databases.table_cursor`). `rows`: rows written
+    as READ; `rows_read`: those plus the ones dropped because the log had a newer change.
+    `begun_us`: no READ of this copy is older. `rule`: the filter rule of the table, as text, that
+    its rows passed. `note`: why it failed or was cancelled, or what delays it. `begun_seq`: no READ
+    of this copy has an earlier seq in the log; `seq`: the rows counted lie before it. Both are 0
+    where they are not known. `by` and `reason`: of the request that began it. `begun_again`: why it
+    began again by itself, the last time; "" if it did not.
     """
 
     database: str
@@ -85,6 +87,8 @@ class TableCopy:
     where: str = ""
     rule: str = ""
     key: tuple[str, ...] = ()
+    definition: str = ""
+    identity: tuple[str, ...] = ()
     last_key: tuple[str, ...] = ()
     last_key_text: dict[str, str] = field(default_factory=dict)
     pieces: int = 0
@@ -97,6 +101,7 @@ class TableCopy:
     seq: int = 0
     by: str = ""
     reason: str = ""
+    begun_again: str = ""
 
     @property
     def name(self) -> str:
@@ -204,7 +209,7 @@ def decode(key: bytes | None, value: bytes, where: str) -> CopyRecord:
                 f"{where}: layout {layout!r} of the copy record is not known: use the release that "
                 "wrote it"
             )
-        for name in ("tables", "problems", "key", "last_key", "columns"):
+        for name in ("tables", "problems", "key", "identity", "last_key", "columns"):
             if name in fields:
                 fields[name] = tuple(fields[name])
         if kind == "table":

@@ -293,6 +293,16 @@ class Definition:
                 return True
         return False
 
+    def renames_tables(self) -> bool:
+        """Tell whether it gives a table another name, under which there were other rows before."""
+        if len(self._tokens) > 0 and self._tokens[0].is_word("RENAME"):
+            return True
+        reader = self._behind_table()
+        while reader.next() is not None:
+            if reader.take("RENAME") and not reader.take(*_PARTS_OF_TABLES):
+                return True
+        return False
+
     def _behind_table(self) -> TokenReader:
         """Return what follows CREATE TABLE or ALTER TABLE; nothing for other statements."""
         reader = TokenReader(self._tokens, self._database)

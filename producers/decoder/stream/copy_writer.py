@@ -3,6 +3,7 @@
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
+from producers.decoder.events.statements import Redefined
 from producers.decoder.rows.images import write_image
 from producers.decoder.stream.event_reader import EventReader
 from producers.decoder.stream.internal_tables import NO_ORIGIN
@@ -60,6 +61,16 @@ class CopyWriter:
         self._events.tables.unwatch(watch)
         if not self._events.tables.watches:
             self._transaction.ends.clear()
+
+    def take_renamed(self) -> list[Redefined]:
+        """Return, once, the tables that statements have renamed since this was called before.
+
+        The first call returns nothing: from there on they are noted.
+        """
+        tables = self._events.tables
+        tables.notes_renames = True
+        renamed, tables.renamed = tables.renamed, []
+        return renamed
 
     def copy_rows(self, table: TablePlan, images: bytes, watch: KeyWatch, since_seq: i64) -> int:
         """Begin a transaction of copied rows and add them as READ records; return how many.

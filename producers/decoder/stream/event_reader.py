@@ -234,7 +234,7 @@ class StatementReader:
         if not transaction.has_records:
             transaction.begin_records()
         text = statement.decode("utf-8")
-        self._tables.note_statement(text, transaction.record.next_seq)
+        self._tables.note_statement(definition, text, transaction.record.next_seq)
         transaction.record.add_statement(
             self._tables.statement_prefix("DDL"),
             statement_header(database.encode("utf-8")),

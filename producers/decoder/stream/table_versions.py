@@ -16,7 +16,7 @@ from producers.decoder.errors import (
     UnprovedTable,
     UnsupportedColumn,
 )
-from producers.decoder.events.statements import Definition
+from producers.decoder.events.statements import Definition, Redefined
 from producers.decoder.options import DecoderOptions, FilterRules, TableProofs
 from producers.decoder.tables.column_types import YEAR_SIGN_UNKNOWN
 from producers.decoder.tables.plan import SILENT, KeyWatch, TablePlan, is_named, may_change
@@ -74,6 +74,9 @@ class TableVersions:
         self._last_plan: TablePlan | None = None
         self._statement_prefixes: dict[str, bytes] = {}
         self.watches: dict[tuple[str, str], KeyWatch] = {}
+        # For copies, which take and clear it.
+        self.notes_renames: bool = False
+        self.renamed: list[Redefined] = []
 
     def begin_file(self, year_sign: int) -> None:
         """Begin a binlog file: tables get new ids, and the server's version may be another."""
@@ -236,8 +239,10 @@ class TableVersions:
             return self._rules is not None and self._rules.asks_for(database, table)
         return not self.leaves_out_all([(database, table)])
 
-    def note_statement(self, statement: str, seq: i64) -> None:
-        """Tell the watches about a DDL, which is the record `seq`."""
+    def note_statement(self, definition: Definition, statement: str, seq: i64) -> None:
+        """Tell the watches about a DDL, which is the record `seq`; keep what it has renamed."""
+        if self.notes_renames and definition.renames_tables():
+            self.renamed.append(definition.redefined())
         for watch in self.watches.values():
             watch.note_statement(statement, seq)
 

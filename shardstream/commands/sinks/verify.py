@@ -22,15 +22,17 @@ from databases.catalog import estimated_rows
 from databases.errors import ServerLost
 from databases.server_facts import SHOW_PLACE, START_SNAPSHOT, facts_of, snapshot_place
 from databases.sql import quoted, rows, value_literal
+from databases.table_cursor import TableChanged, TableCursor
 from event_token import Flavor, GtidSet, KeyRange, parse_gtid_set
 from event_token.errors import Retry, UsageError
-from producers.copy.chunk import ChunkConnection, ChunkRows, chunk_select
+from producers.copy.chunk import ChunkConnection, ChunkRows, TablePart, chunk_select
 from producers.copy.definition import (
     ChunkTooLarge,
     TableDefinition,
-    read_definition,
+    held_definition,
     refuse_left_out,
 )
+from producers.copy.part import read_part
 from producers.decoder import Decoder, DecoderOptions
 from producers.decoder.tables.plan import KeyWatch
 from producers.filters.binding import TableFilters, sharding_columns
@@ -147,21 +149,41 @@ class ShardReader:
         with server_errors(self._server, "counting rows of"):
             return estimated_rows(self._chunks.connection, *table)
 
-    def part(self, table: Name, after: tuple[str, ...]) -> ShardPart:
-        """Return up to PART_ROWS rows after a key; fewer where they are large."""
+    def part(self, table: Name, after: TableCursor | None) -> ShardPart:
+        """Return up to PART_ROWS rows after a key, fewer where they are large; TableChanged."""
+        refuse_left_out(self._settings.filters, *table)
         rows_max = PART_ROWS
         while True:
             with server_errors(self._server, f"reading {'.'.join(table)} from"):
-                definition = self._definition(table)
-                statement = chunk_select(definition, after, rows_max)
                 try:
-                    found = self._chunks.read(definition, statement)
+                    part = self._part(table, after, rows_max)
                 except ChunkTooLarge as error:
                     rows_max = max(1, error.rows // 2)
                     self._reconnect()  # half a result is under way
                     continue
-            upto = found.pieces[-1].last_key if found.rows == rows_max else ()
-            return ShardPart(self._routed(definition, [found]), upto)
+            upto = None
+            if not part.is_last:
+                identity = part.identity if after is None else after.identity
+                last_key = part.rows.pieces[-1].last_key
+                upto = TableCursor(last_key, part.definition.fingerprint, identity)
+            return ShardPart(self._routed(part.definition, [part.rows]), upto)
+
+    def _part(self, table: Name, after: TableCursor | None, rows_max: int) -> TablePart:
+        chunks = self._chunks
+        key = () if after is None else after.after
+
+        def read(definition: TableDefinition) -> tuple[ChunkRows, bool]:
+            found = chunks.read(definition, chunk_select(definition, key, rows_max))
+            return found, found.rows < rows_max
+
+        rows(chunks.connection, "START TRANSACTION READ ONLY")
+        try:
+            part = read_part(chunks, self._settings, table, after, read, is_resumed=after is None)
+        except TableChanged:
+            rows(chunks.connection, "COMMIT")
+            raise
+        rows(chunks.connection, "COMMIT")
+        return part
 
     def rows_of(self, table: Name, keys: Sequence[Key]) -> ShardSnapshot:
         """Return the rows of these keys as of one snapshot."""
@@ -170,7 +192,8 @@ class ShardReader:
             server_errors(self._server, f"reading {'.'.join(table)} from"),
             consistent_snapshot(connection, self._settings.flavor) as place,
         ):
-            definition = self._definition(table)
+            refuse_left_out(self._settings.filters, *table)
+            definition = held_definition(connection, self._settings, *table)
             found = [
                 self._chunks.read(
                     definition,
@@ -196,10 +219,6 @@ class ShardReader:
     def _reconnect(self) -> None:
         self._chunks.close()
         self._chunks = ChunkConnection(self._server)
-
-    def _definition(self, table: Name) -> TableDefinition:
-        refuse_left_out(self._settings.filters, *table)
-        return read_definition(self._chunks.connection, self._settings, *table)
 
     def _routed(self, definition: TableDefinition, found: Sequence[ChunkRows]) -> pa.Table:
         writer = self._writer.copy_writer

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from databases.table_cursor import TableCursor
 from producers.copy.chunk import ChunkConnection, ChunkJob, is_one_condition
 from producers.copy.chunk_reader import ChunkReader
 from producers.filters.rules import FilterRule, FilterSettings, Mask, MaskKind, TablePattern
@@ -110,12 +111,12 @@ def test_copied_rows_go_by_the_rules_of_the_stream(
 def test_rows_that_come_between_the_selects_of_a_chunk_push_none_out(
     mysql_a: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a condition a chunk's last key is found first; rows inserted then join the chunk."""
+    """A condition's chunk finds its last key first; rows inserted then join it (MyISAM)."""
     name = mysql_a.new_database()
     values = ", ".join(f"({i}, 1)" for i in range(10, 110, 10))
     statements(
         mysql_a,
-        f"CREATE TABLE {name}.t (id INT PRIMARY KEY, v INT)",
+        f"CREATE TABLE {name}.t (id INT PRIMARY KEY, v INT) ENGINE = MyISAM",
         f"INSERT INTO {name}.t VALUES {values}",
     )
     reader = ChunkReader(settings_alone(mysql_a), server_of(mysql_a))
@@ -130,17 +131,18 @@ def test_rows_that_come_between_the_selects_of_a_chunk_push_none_out(
 
     monkeypatch.setattr(ChunkConnection, "read", read_and_insert)
     more.append("(1, 1), (2, 1), (3, 1), (4, 0)")
-    first = reader.read(ChunkJob(name, "t", "v = 1", ("id",), (), 3, ""))
+    first = reader.read(ChunkJob(name, "t", "v = 1", None, True, 3, ""))
     more.append("(91, 1), (92, 1), (93, 1)")
-    last = reader.read(ChunkJob(name, "t", "v = 1", ("id",), ("80",), 3, ""))
+    after = TableCursor(("80",), first.part.definition.fingerprint)
+    last = reader.read(ChunkJob(name, "t", "v = 1", after, False, 3, ""))
     reader.close()
 
     # 1, 2, 3, 10, 20, 30: all up to the key that was found.
-    assert (first.rows.rows, first.is_last) == (6, False)
-    assert first.rows.pieces[-1].last_key == ("30",)
+    assert (first.part.rows.rows, first.part.is_last) == (6, False)
+    assert first.part.rows.pieces[-1].last_key == ("30",)
     # 90, 91, 92: the copy goes on behind them.
-    assert (last.rows.rows, last.is_last) == (3, False)
-    assert last.rows.pieces[-1].last_key == ("92",)
+    assert (last.part.rows.rows, last.part.is_last) == (3, False)
+    assert last.part.rows.pieces[-1].last_key == ("92",)
 
 
 @pytest.mark.parametrize(

@@ -175,9 +175,9 @@ def test_rows_wait_until_the_log_has_what_their_select_saw(
 def test_high_includes_what_the_select_saw(
     mysql_a: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row committed just before a chunk's SELECT is in the set that the log must reach."""
+    """A row committed just before the SELECT is in the set that the log must reach (MyISAM)."""
     name = mysql_a.new_database()
-    statements(mysql_a, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
+    statements(mysql_a, f"CREATE TABLE {name}.t (id INT PRIMARY KEY) ENGINE = MyISAM")
     read = ChunkConnection.read
 
     def insert_and_read(*arguments: Any) -> Any:
@@ -186,10 +186,10 @@ def test_high_includes_what_the_select_saw(
 
     monkeypatch.setattr(ChunkConnection, "read", insert_and_read)
     reader = ChunkReader(settings_alone(mysql_a), server_of(mysql_a))
-    chunk = reader.read(ChunkJob(name, "t", "", (), (), 10, executed(mysql_a)))
+    chunk = reader.read(ChunkJob(name, "t", "", None, True, 10, executed(mysql_a)))
     reader.close()
 
-    assert chunk.rows.rows == 1
+    assert chunk.part.rows.rows == 1
     assert parse_gtid_set(chunk.high, Flavor.MYSQL).includes(
         parse_gtid_set(executed(mysql_a), Flavor.MYSQL)
     )
@@ -211,10 +211,10 @@ def test_reader_waits_until_the_server_shows_the_position(
         clock = SimpleNamespace(monotonic=time.monotonic, sleep=commit)
         monkeypatch.setattr(chunk_reader, "time", clock)
         reader = ChunkReader(settings_alone(mysql_a), server_of(mysql_a))
-        chunk = reader.read(ChunkJob(name, "t", "", (), (), 10, gtid))
+        chunk = reader.read(ChunkJob(name, "t", "", None, True, 10, gtid))
         reader.close()
 
-    assert chunk.rows.rows == 1
+    assert chunk.part.rows.rows == 1
 
 
 def test_read_may_be_ahead_of_its_change(template: LogTemplate) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from event_token import Flavor
-from producers.copy.chunk import Chunk, ChunkJob, ChunkRows, Piece
+from producers.copy.chunk import Chunk, ChunkJob, ChunkRows, Piece, TablePart
 from producers.copy.definition import read_definition
 from producers.copy.table_copier import TableCopier, Window
 from producers.filters.binding import TableFilters
@@ -237,7 +237,7 @@ class Scene:
             reading.seen = self.visible
         else:
             return
-        after = int(reading.job.after[0]) if reading.job.after else -1
+        after = int(reading.job.after.after[0]) if reading.job.after else -1
         left = sorted(row for row in self.states[reading.seen].items() if row[0] > after)
         reading.chunk_rows = left[: reading.job.rows_max]
 
@@ -254,11 +254,10 @@ class Scene:
         # MariaDB's executed set runs ahead of what a SELECT sees.
         high = len(self.states) - 1 if reading.snapshot else self.executed
         self._needs[id(reading.window)] = reading.seen if reading.snapshot else high
+        chunk_rows = ChunkRows(pieces, len(pieces), len(pieces))
+        is_last = len(pieces) < reading.job.rows_max
         chunk = Chunk(
-            self._definition,
-            ChunkRows(pieces, len(pieces), len(pieces)),
-            len(pieces) < reading.job.rows_max,
-            0.0,
+            TablePart(self._definition, chunk_rows, is_last, 0.0, ()),
             self._template.executed(high),
             reading.snapshot,
             0,
