@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from databases.row_comparison import Difference
+from databases.table_cursor import TableCursor
+from event_token.errors import Retry
+from shardstream.commands.sinks import verify as verify_command
+from shardstream.commands.sinks.verify import ShardReader
 from shardstream.local.kafka_cluster import KafkaCluster
+from sinks.database.compared_table import Name, ShardPart
+from sinks.database.verification import BEGINNINGS_MAX
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.traffic import TABLES, Traffic
 from tests.producers.session.producing import producing, settings_of
@@ -77,6 +83,46 @@ def row(number: int, more: str = "'2024-02-30'") -> str:
         f"INSERT INTO items (id, name, price, at, day, kind, tags, ratio, raw, later) VALUES "
         f"({number}, 'n\u00fc{number}', {number}.5, '2024-01-02 03:04:05.678', {more}, 'b', 'x,y', "
         f"0.1, X'00FF', '-12:34:56.78')"
+    )
+
+
+@pytest.mark.parametrize(("verify", "target_server"), [("hard", "mysql_b")], indirect=True)
+def test_a_key_that_is_turned_round_meanwhile_hides_no_missing_row(
+    verify: Verify,
+    shards: dict[str, DatabaseFixture],
+    keyspace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A table that is altered meanwhile is compared again, and named if that goes on."""
+    source = shards["-80"]
+    values = ", ".join(f"({i})" for i in range(300))
+    execute(source, keyspace, "CREATE TABLE t (id INT PRIMARY KEY)")
+    execute(source, keyspace, f"INSERT INTO t VALUES {values}")
+    verify.until_table("t")
+    assert verify()["t"].differing == 0
+    verify.damage(keyspace, "DELETE FROM t WHERE id IN (2, 150, 298)")
+    alters: list[str] = []
+    part = ShardReader.part
+
+    def part_and_alter(reader: ShardReader, table: Name, after: TableCursor | None) -> ShardPart:
+        found = part(reader, table, after)
+        if after is None and reader.shard == "-80" and alters:
+            # The log has nothing of it, so the target goes on.
+            key = f"ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id {alters.pop()})"
+            execute(source, keyspace, "SET sql_log_bin = 0", key)
+        return found
+
+    monkeypatch.setattr(verify_command, "PART_ROWS", 100)
+    monkeypatch.setattr(ShardReader, "part", part_and_alter)
+    alters.append("DESC")
+    found = verify()["t"]
+    alters += ["DESC", "ASC"] * BEGINNINGS_MAX
+    with pytest.raises(Retry, match=r"t has another definition now.*verify it while nobody"):
+        verify()
+
+    assert (found.rows, sorted(each.key for each in found.named)) == (
+        300,
+        ["id=150", "id=2", "id=298"],
     )
 
 
