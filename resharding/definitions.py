@@ -76,9 +76,7 @@ class ReshardTable:
     @property
     def compared(self) -> str:
         """The statement without the AUTO_INCREMENT counter."""
-        # Texts have no line breaks there, so the last line that begins so is the one of options.
-        columns, begin, options = self.statement.rpartition(_OPTIONS)
-        return columns + begin + _COUNTER.sub(r"\1", options)
+        return _without_counter(self.statement)
 
     def column(self, name: str) -> CatalogColumn | None:
         """A column by its name."""
@@ -117,6 +115,19 @@ def _definition(connection: Any, entry: CatalogEntry, triggers: tuple[str, ...])
         next((column.name for column in columns if column.is_counter), None),
         tuple(uniques.values()),
     )
+
+
+def shown_definition(connection: Any, database: str, table: str) -> bytes:
+    """The table's statement without its counter, of a connection that returns bytes."""
+    statement = f"SHOW CREATE TABLE {quoted(database)}.{quoted(table)}"
+    [(_, shown)] = rows(connection, statement)
+    return _without_counter(shown.decode("latin-1")).encode("latin-1")
+
+
+def _without_counter(statement: str) -> str:
+    # Texts have no line breaks there, so the last line that begins so is the one of options.
+    columns, begin, options = statement.rpartition(_OPTIONS)
+    return columns + begin + _COUNTER.sub(r"\1", options)
 
 
 def source_problems(found: Iterable[ReshardTable], routes: Routes, where: str) -> list[str]:

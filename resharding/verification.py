@@ -16,16 +16,24 @@ from typing import Any, Final
 import pymysql
 
 from databases.catalog import BYTE_STRINGS, INTEGERS, TEXTS, unique_keys
-from databases.connection import error_text, server_errors
+from databases.connection import error_code, error_text, server_errors
 from databases.internal_tables import INTERNAL_DATABASE, MARKER, create_internal_tables
 from databases.row_comparison import Difference, RowComparison, key_text
 from databases.sql import beyond, bytes_literal, quoted, rows
+from databases.table_cursor import hold_definition
 from event_token import ShardName, StreamPosition
 from event_token.errors import Halt, Retry, UsageError
 from resharding.apply.statements import ReshardTargetTable, StatementBuilder
 from resharding.apply.target_session import TargetSession
 from resharding.bookkeeping import ReshardPlan, merged_position, read_checkpoints, write_verified
-from resharding.definitions import ReshardTable, read_definitions, vindex_column
+from resharding.definitions import (
+    ReshardTable,
+    first_difference,
+    read_definitions,
+    shown_definition,
+    vindex_column,
+)
+from resharding.errors import DefinitionChanged
 from resharding.progress import copies_not_over
 from resharding.routing import Route, Routes, Upsert, check_full_image, check_skip
 from resharding.servers import ReshardServer, executed_set, open_session
@@ -48,6 +56,9 @@ _NUMBERS: Final = frozenset((*INTEGERS, "decimal", "year", "bit"))
 # Keys changed between the snapshots; with more, the target is too far behind to be compared.
 WINDOW_KEYS_MAX: Final = 200_000
 _SEND_BYTES: Final = 1024 * 1024
+# A server that refuses tables without a primary key, temporary ones too (sql_require_primary_key,
+# innodb_force_primary_key). Keys that its collation takes as equal then count as one there.
+_KEY_REQUIRED: Final = frozenset({3750, 1173})
 
 _SourceTable = tuple[str, str, str]  # source, database, table
 
@@ -134,7 +145,7 @@ class _TableReader:
         return f"WHERE {' AND '.join(terms)}" if terms else ""
 
 
-def _give_bytes(connection: Any) -> None:
+def give_bytes(connection: Any) -> None:
     """Make a connection return the bytes that the server stores, not Python values."""
     with connection.cursor() as cursor:
         cursor.execute("SET SESSION character_set_results = NULL")
@@ -162,6 +173,30 @@ class _Overlay:
 
     name: str
     builder: StatementBuilder
+
+
+def create_overlay(session: TargetSession, database: str, table: str, name: str) -> str:
+    """Create a temporary table like another one, without unique keys; return its quoted name.
+
+    Unique at one time does not mean unique over time, and a primary key takes keys for one that
+    its collation takes as equal: rows that an UPDATE has turned from 'n1' to 'N1' have two.
+    """
+    overlay = f"{INTERNAL_DATABASE}.{quoted(name)}"
+    uniques = unique_keys(session.connection, database, table)
+    like = f"{quoted(database)}.{quoted(table)}"
+    session.execute(f"CREATE TEMPORARY TABLE {overlay} LIKE {like}")
+    for index in sorted(uniques.keys() - {"PRIMARY"}):
+        session.execute(f"ALTER TABLE {overlay} DROP INDEX {quoted(index)}")
+    if not all(part.is_whole for part in uniques["PRIMARY"]):
+        return overlay
+    key = ", ".join(quoted(str(part.column)) for part in uniques["PRIMARY"])
+    try:
+        # Parts of the table are looked for by key.
+        session.execute(f"ALTER TABLE {overlay} DROP PRIMARY KEY, ADD INDEX ({key})")
+    except pymysql.err.MySQLError as error:
+        if error_code(error) not in _KEY_REQUIRED:
+            raise
+    return overlay
 
 
 class _Window:
@@ -241,16 +276,11 @@ class _Window:
             self._session.run(overlay.builder.take())
 
     def _make(self, table: _SourceTable, name: str) -> _Overlay:
-        """Create a temporary table; unique at one time does not mean unique over time."""
+        """Create a temporary table for rows that have other keys, byte by byte."""
         _, database, original = table
         column = self._routes.tables[database, original].column
         target = self._session.table(database, original, column)
-        temporary = f"{INTERNAL_DATABASE}.{quoted(name)}"
-        like = f"{quoted(database)}.{quoted(original)}"
-        uniques = unique_keys(self._session.connection, database, original)
-        self._session.execute(f"CREATE TEMPORARY TABLE {temporary} LIKE {like}")
-        for index in sorted(uniques.keys() - {"PRIMARY"}):
-            self._session.execute(f"ALTER TABLE {temporary} DROP INDEX {quoted(index)}")
+        temporary = create_overlay(self._session, database, original, name)
         stands_at: ReshardTargetTable = replace(target, database=INTERNAL_DATABASE, table=name)
         builder = StatementBuilder(
             lambda _database, _table: stands_at, packet_bytes_max=self._session.packet_bytes_max
@@ -262,7 +292,7 @@ class _Window:
     ) -> tuple[list[_TablePlace], list[_TablePlace]]:
         """Rows as they were, and keys of rows that did not exist yet: no place or one of each.
 
-        By then the session must return raw bytes (`_give_bytes`).
+        By then the session must return raw bytes (`give_bytes`).
         """
         name = (source, database, table)
         was, new = (
@@ -321,6 +351,30 @@ def verify_target(settings: VerifySettings) -> VerifiedTarget:
     return found
 
 
+def check_same_definition(database: str, table: str, servers: Mapping[str, Any]) -> None:
+    """Compare a table's definition in the open transactions of servers, and keep it until they end.
+
+    Parts are read by the same literals of keys from all of them, which must mean the same there.
+
+    `servers`: connections by name, the target's first. DefinitionChanged, naming a server whose
+    table is another one than the target's.
+    """
+    found: dict[str, bytes] = {}
+    for server, connection in servers.items():
+        hold_definition(connection, database, table)
+        found[server] = shown_definition(connection, database, table)
+    target, wanted = next(iter(found.items()))
+    for server, definition in found.items():
+        if definition != wanted:
+            different = first_difference(
+                definition.decode("utf-8", "replace"), wanted.decode("utf-8", "replace")
+            )
+            raise DefinitionChanged(
+                f"{target}: table {database}.{table} is not defined as on {server}: {different}. "
+                f"Make both the same, then verify again"
+            )
+
+
 class _Comparison:
     """One comparison: snapshots, the window between them, and the walk over the tables."""
 
@@ -353,7 +407,7 @@ class _Comparison:
                 )
         definitions = read_definitions(target, self._routes.databases)
         for connection in (target, session.connection, *sources.values()):
-            _give_bytes(connection)
+            give_bytes(connection)
         for table in definitions:
             self._compare_table(table, target, sources, window)
         found = self._found
@@ -417,6 +471,14 @@ class _Comparison:
         name = f"{quoted(table.database)}.{quoted(table.table)}"
         there = _TablePlace(target, name)
         places = {source: _TablePlace(connection, name) for source, connection in sources.items()}
+        check_same_definition(
+            table.database,
+            table.table,
+            {
+                self._settings.target.name: target,
+                **{self._settings.sources[name].name: sources[name] for name in sources},
+            },
+        )
         logs = {source: window.places(source, table.database, table.table) for source in sources}
         after: tuple[str, ...] = ()
         while True:

@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Producer
 
 from event_token.errors import Retry
+from resharding.errors import DefinitionChanged
 from resharding.verification import VerifiedTarget, VerifySettings, verify_target
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
@@ -119,6 +120,33 @@ def test_verify_under_live_writes(
             assert cursor.fetchall() == ((3,),)
 
 
+def _check_keys_of_one_collation(
+    settings: VerifySettings, source: DatabaseFixture, schema: str
+) -> None:
+    """A key that is turned into an equal one and back while the target is behind is one change."""
+    turned = ("INSERT INTO sessions VALUES (7, 'n1', 0)", "N1", "n1")
+    with source.connect(database=schema) as connection, connection.cursor() as cursor:
+        cursor.execute(turned[0])
+        for name in turned[1:]:
+            cursor.execute("UPDATE sessions SET name = %s WHERE user_id = 7", (name,))
+
+    assert verify_target(settings).named == ()
+
+
+def _check_another_definition(
+    settings: VerifySettings, source: DatabaseFixture, schema: str
+) -> None:
+    """A column that a source alone has is not left out of the comparison."""
+    with source.connect(database=schema) as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_log_bin = 0")
+        cursor.execute("ALTER TABLE sessions ADD COLUMN extra INT")
+        try:
+            with pytest.raises(DefinitionChanged, match=rf"{schema}.sessions is not defined as on"):
+                verify_target(settings)
+        finally:
+            cursor.execute("ALTER TABLE sessions DROP COLUMN extra")
+
+
 @pytest.mark.full
 def test_verify_waits_for_copies(
     mysql_a: DatabaseFixture, mysql_b: DatabaseFixture, kafka: KafkaCluster, keyspace: str
@@ -149,6 +177,9 @@ def test_verify_waits_for_copies(
         with applying(applier_settings(plan, "-.2", mysql_b, sources)) as applier:
             wait_applied(sources, plan.reshard_id, targets, [applier])
         assert verify_target(settings).named == ()
+
+        _check_keys_of_one_collation(settings, mysql_a, schema)
+        _check_another_definition(settings, mysql_a, schema)
 
         [copy] = read_copies(sources.kafka, topics).values()
         paused = replace(copy, state=CopyState.PAUSED)
