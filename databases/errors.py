@@ -1,6 +1,6 @@
 """Errors of database servers, by what the caller has to do."""
 
-from event_token.errors import Rebuild, UsageError
+from event_token.errors import Halt, Rebuild, UsageError
 
 
 class ServerLost(Rebuild):
@@ -17,3 +17,10 @@ class ServerRefused(UsageError):  # noqa: N818 - named by what happened
 
 class LoginRefused(ServerRefused):
     """Raised when a server does not know the account, or refuses its password."""
+
+
+class TableChanged(Halt):
+    """Raised where a table is no longer the one that a cursor is of: to read on would miss rows.
+
+    Whoever can reads the table from its beginning.
+    """

@@ -12,10 +12,10 @@ from pymysql.constants import ER
 from pymysql.err import MySQLError
 
 from databases.connection import error_code
+from databases.errors import TableChanged
 from databases.server_facts import facts_of
 from databases.sql import quoted, rows
 from event_token import Flavor
-from event_token.errors import Retry
 
 # InnoDB's ids of tablespaces, which have the tables' own names. Where tables share a tablespace
 # (innodb_file_per_table=OFF) there is none.
@@ -36,10 +36,6 @@ _CREATED: Final = (
 )
 # Behind a table's name begins that of a partition.
 _PARTITION: Final = "#p#"
-
-
-class TableChanged(Retry):
-    """Raised where a table is no longer the one that a cursor is of: it must be read again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Final
 
-from databases.errors import ServerLost
-from databases.table_cursor import TableChanged
+from databases.errors import ServerLost, TableChanged
 from event_token import ShardstreamError
 from producers.copy.chunk import Chunk, ChunkJob
 from producers.copy.chunk_reader import ChunkReader

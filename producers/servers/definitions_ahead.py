@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from pymysql.constants import ER
 from pymysql.err import MySQLError
 
 from databases.connection import error_code
-from databases.sql import quoted
+from databases.table_cursor import hold_definition
 from event_token import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet, parse_gtid_set
 from event_token.errors import Rebuild
 from event_token.gtid_flavor import GtidError
@@ -164,7 +164,7 @@ class DefinitionsAhead:
             cursor.execute("START TRANSACTION READ ONLY")
             try:
                 name = f"{database}.{table} is locked on {self._server.name}"
-                while not self._lock(cursor, database, table):
+                while not self._lock(database, table):
                     self._wait_for_lock(name)
                 if self._looked.locked == name:
                     self._looked.locked = ""
@@ -173,10 +173,9 @@ class DefinitionsAhead:
                 cursor.execute("COMMIT")
                 cursor.execute("SET SESSION lock_wait_timeout = DEFAULT")
 
-    def _lock(self, cursor: Any, database: str, table: str) -> bool:
-        name = f"{quoted(database)}.{quoted(table)}"
+    def _lock(self, database: str, table: str) -> bool:
         try:
-            cursor.execute(f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608 - quoted
+            hold_definition(self._server.connection, database, table)
         except MySQLError as error:
             if error_code(error) != ER.LOCK_WAIT_TIMEOUT:
                 raise

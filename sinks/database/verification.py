@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
+from databases.errors import TableChanged
 from databases.row_comparison import Difference, RowComparison, key_text
-from databases.table_cursor import TableChanged, TableCursor
+from databases.table_cursor import TableCursor
 from event_token import EventToken, GtidSet, KeyRange, ShardName
 from event_token.errors import Retry, UsageError
 from sinks.database.catalog import LEFT, LOADING, FollowerCatalog, KnownTarget

@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from databases.catalog import estimated_rows
-from databases.errors import ServerLost
+from databases.errors import ServerLost, TableChanged
 from databases.server_facts import SHOW_PLACE, START_SNAPSHOT, facts_of, snapshot_place
 from databases.sql import quoted, rows, value_literal
-from databases.table_cursor import TableChanged, TableCursor
+from databases.table_cursor import TableCursor
 from event_token import Flavor, GtidSet, KeyRange, parse_gtid_set
 from event_token.errors import Retry, UsageError
 from producers.copy.chunk import ChunkConnection, ChunkRows, TablePart, chunk_select

@@ -5,7 +5,8 @@ from contextlib import closing
 
 import pytest
 
-from databases.table_cursor import TableChanged, TableCursor, is_same_table
+from databases.errors import TableChanged
+from databases.table_cursor import TableCursor, is_same_table
 from producers.copy.chunk import Chunk, ChunkJob
 from producers.copy.chunk_reader import ChunkReader
 from tests.database_servers import DatabaseFixture

@@ -82,6 +82,26 @@ def test_definitions_that_move_rows(text: str, moves: bool) -> None:
     assert Definition(Statement(text.encode()), "").moves_rows() is moves
 
 
+@pytest.mark.parametrize(
+    ("text", "renames"),
+    [
+        ("RENAME TABLE t TO u, v TO t", True),
+        ("/* x */ rename tables t to u", True),
+        ("ALTER TABLE t RENAME u", True),
+        ("ALTER TABLE t ADD COLUMN c INT, RENAME TO u", True),
+        ("ALTER ONLINE TABLE t RENAME AS u", True),
+        ("ALTER TABLE t RENAME COLUMN a TO b", False),
+        ("ALTER TABLE t RENAME INDEX a TO b, RENAME KEY c TO d", False),
+        ("ALTER TABLE t COMMENT 'RENAME TO u'", False),
+        ("CREATE TABLE t (`rename` INT)", False),
+        ("DROP TABLE t", False),
+    ],
+)
+def test_definitions_that_rename_tables(text: str, renames: bool) -> None:
+    """A name that other rows had before is known by RENAME, and not by a column's or a text."""
+    assert Definition(Statement(text.encode()), "").renames_tables() is renames
+
+
 def test_names_in_definitions() -> None:
     """A19: names are taken with their database, quoted or not, and never from text."""
     text = (

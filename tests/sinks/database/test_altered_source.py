@@ -7,7 +7,8 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from databases.table_cursor import TableChanged, TableCursor
+from databases.errors import TableChanged
+from databases.table_cursor import TableCursor
 from event_token.errors import Retry
 from shardstream.commands.sinks import verify as verify_command
 from shardstream.commands.sinks.verify import ShardReader
