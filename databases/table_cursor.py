@@ -34,6 +34,8 @@ _MARIADB_IDS: Final = (
 _CREATED: Final = (
     "SELECT create_time FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
 )
+# No PROCESS, or a service that has no such view.
+_NO_IDS: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.UNKNOWN_TABLE})
 # Behind a table's name begins that of a partition.
 _PARTITION: Final = "#p#"
 
@@ -99,7 +101,7 @@ def _ids(connection: Any, flavor: Flavor, database: str, table: str) -> list[str
     try:
         found = rows(connection, query, (database, table))
     except MySQLError as error:
-        if error_code(error) != ER.SPECIFIC_ACCESS_DENIED_ERROR:
+        if error_code(error) not in _NO_IDS:
             raise
         return []
     # Some collations of the catalog do not distinguish cases.

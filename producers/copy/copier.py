@@ -225,15 +225,14 @@ class Copier:
     def _collect(self, now_s: float) -> None:
         for read in [read for read in self._reads if read.done()]:
             name, window = self._reads.pop(read)
-            if name not in self._tables:
+            table = self._tables.get(name)
+            if table is None or table.is_outdated(window):
                 continue
             error = read.exception()
-            table = self._tables[name]
             if error is None:
                 table.take(window, read.result())
             elif isinstance(error, TableChanged):
-                if not table.is_outdated(window):
-                    self._begin_again(name, str(error))
+                self._begin_again(name, str(error))
             elif isinstance(error, (ChunkSpoiled, ServerLost)):
                 self._failed_read(name, window, error, now_s)
             elif isinstance(error, ShardstreamError):

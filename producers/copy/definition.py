@@ -183,7 +183,8 @@ def read_definition(
         raise CannotCopy(f"table {name}: {plan.problem}")
     if there.row_end:
         set_row_end(plan, there.row_end)
-    fingerprint = _fingerprint(plan, key, there.entry.kind, [column.generation for column in found])
+    generations = [column.generation for column in found]
+    fingerprint = _fingerprint(there.entry.kind, key, columns, generations)
     _read_as_selected(plan)
     is_in_snapshots = there.entry.engine.lower() == "innodb"
     return TableDefinition(database, table, plan, key, index, hidden, is_in_snapshots, fingerprint)
@@ -203,16 +204,23 @@ def held_definition(
 
 
 def _fingerprint(
-    plan: TablePlan, key: Sequence[KeyColumn], kind: str, generations: Sequence[str]
+    kind: str,
+    key: Sequence[KeyColumn],
+    columns: Iterable[ColumnType],
+    generations: Iterable[str],
 ) -> str:
     """A digest of what decides which rows follow a key and what their values are.
 
     Names and types are those of the binlog: catalogs of other releases say `int(11)` and `utf8`.
     """
-    columns = zip(plan.shape().columns, plan.columns, generations, strict=True)
     described = [
-        (shape, column.charset, column.collation, column.nullable, generation)
-        for shape, column, generation in columns
+        (
+            *(column.name, column.type_code, column.meta_0, column.meta_1, column.unsigned),
+            *(column.charset, column.collation, column.nullable, column.labels),
+            *(column.is_kept_as_bytes, column.declared, column.geometry, column.dimension),
+            generation,
+        )
+        for column, generation in zip(columns, generations, strict=True)
     ]
     return hashlib.sha256(repr((kind, key, described)).encode()).hexdigest()
 

@@ -198,7 +198,7 @@ class TableCopier:
 
     def take(self, window: Window, chunk: Chunk) -> None:
         """Take a chunk that was read; it is dropped if its window is no longer open."""
-        if window not in self._windows.open:
+        if self.is_outdated(window):
             return
         window.chunk = chunk
         rows = chunk.part.rows
@@ -218,7 +218,7 @@ class TableCopier:
 
     def failed_read(self, window: Window, error: ChunkSpoiled, now_s: float) -> None:
         """Note that a chunk could not be read. CannotCopy if that keeps happening."""
-        if window not in self._windows.open:
+        if self.is_outdated(window):
             return
         if isinstance(error, ChunkHeld):
             self._windows.open.clear()
@@ -231,7 +231,7 @@ class TableCopier:
 
     def is_outdated(self, window: Window) -> bool:
         """Tell whether a read belongs to a window that has been given up."""
-        return window not in self._windows.open
+        return all(each is not window for each in self._windows.open)
 
     def _spoil(self, reason: str, now_s: float) -> None:
         self._windows.open.clear()

@@ -1,15 +1,20 @@
 """A chunk is read behind another one only where the table and its key are still the same."""
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
+from databases.connection import open_connection
 from databases.errors import TableChanged
-from databases.table_cursor import TableCursor, is_same_table
+from databases.table_cursor import TableCursor, is_same_table, table_identity
+from event_token import Flavor
 from producers.copy.chunk import Chunk, ChunkJob
 from producers.copy.chunk_reader import ChunkReader
+from producers.settings import ServerSettings
 from tests.database_servers import DatabaseFixture
+from tests.producers.decoder.statements_apart import new_account
 from tests.producers.servers.replication import executed, statements
 from tests.producers.session.producing import server_of, settings_alone
 
@@ -33,6 +38,7 @@ CHANGES = {
         "DROP INDEX u, ADD UNIQUE KEY u (k DESC)",
     ),
     "another column": (INT_KEY, "ADD COLUMN extra INT NOT NULL DEFAULT 7"),
+    "bytes": ("k BINARY(2) PRIMARY KEY, v INT", "MODIFY k BINARY(4)"),
     "rebuilt": (INT_KEY, "FORCE"),
 }
 KEPT = {
@@ -136,6 +142,18 @@ def test_another_table_of_the_name_is_not_read_on(
 
     with pytest.raises(TableChanged, match="was replaced or rebuilt"):
         read(server, reader, name, cursor_behind(first))
+
+
+def test_without_process_the_time_of_creation_stands_for_ids(server: DatabaseFixture) -> None:
+    """An account that sees no ids still notices another table, at the price of every ALTER."""
+    name = server.new_database()
+    create(server, f"{name}.t", INT_KEY)
+    user = new_account(server, "SELECT ON *.*")
+    account = ServerSettings(server.host, server.port, user, user)
+    with closing(open_connection(account)) as connection:
+        found = table_identity(connection, Flavor(server.flavor.value), name, "t")
+
+    assert re.fullmatch(r"created=20\d\d-.*", found[1])
 
 
 def test_identities_are_compared_where_they_can_be() -> None:

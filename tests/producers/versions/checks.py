@@ -1,9 +1,13 @@
 """What is checked of each of the other servers; the modules of tests take it over."""
 
+import re
+
 import pymysql
 import pytest
 
+from databases.table_cursor import is_same_table, table_identity
 from event_token import Flavor
+from producers.copy.chunk import ChunkConnection
 from tests.database_servers import DatabaseFixture
 from tests.producers.copy.copied_rows import check_copied_rows
 from tests.producers.decoder.capture import run_statements
@@ -23,6 +27,29 @@ def test_server_is_of_its_version_and_suits(
     assert series <= server.version < (*series[:2], series[2] + 100)
     found = problems_of(server_of(server), Flavor(server.flavor), accept_loss_at_server_crash=True)
     assert found == []
+
+
+def test_a_table_is_told_from_others_of_its_name(server: DatabaseFixture) -> None:
+    """Whatever its name, it has an id, which stays with an index and goes with another table."""
+    name, table = server.new_database(), "a-b \u00fc$"
+    place = f"{name}.`{table}`"
+    run_statements(server, name, (f"CREATE TABLE {place} (k INT PRIMARY KEY, v INT)",))
+    chunks = ChunkConnection(server_of(server))
+
+    def identity() -> tuple[str, ...]:
+        return table_identity(chunks.connection, Flavor(server.flavor), name, table)
+
+    first = identity()
+    run_statements(server, name, (f"ALTER TABLE {place} ADD INDEX (v)",))
+    second = identity()
+    swap = f"RENAME TABLE {place} TO {name}.old, {name}.other TO {place}"
+    run_statements(server, name, (f"CREATE TABLE {name}.other LIKE {place}", swap))
+    third = identity()
+    chunks.close()
+
+    assert re.fullmatch(r"=\d+", first[1])
+    assert second == first
+    assert not is_same_table(first, third)
 
 
 def test_case(case: Case, server_of_case: DatabaseFixture) -> None:
