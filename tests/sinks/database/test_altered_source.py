@@ -83,21 +83,23 @@ def test_a_table_that_is_altered_all_the_time_is_named(followed: Followed) -> No
         list(verify_database(target, [AlteredSource(BEGINNINGS_MAX)]))
 
 
+@pytest.mark.parametrize("family", ["mysql_a", "mariadb_a"])
 def test_a_part_is_not_read_behind_an_altered_key(
-    mysql_a: DatabaseFixture, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows before and behind a key are others once the key runs in the other direction."""
-    name = mysql_a.new_database()
+    server: DatabaseFixture = request.getfixturevalue(family)
+    name = server.new_database()
     statements(
-        mysql_a,
+        server,
         f"CREATE TABLE {name}.t (id INT PRIMARY KEY)",
         f"INSERT INTO {name}.t VALUES (1), (2), (3), (4), (5)",
     )
     monkeypatch.setattr(verify_command, "PART_ROWS", 2)
-    with closing(ShardReader(settings_alone(mysql_a), cast("SchemaIds", None))) as reader:
+    with closing(ShardReader(settings_alone(server), cast("SchemaIds", None))) as reader:
         first = reader.part((name, "t"), None)
         second = reader.part((name, "t"), first.upto)
-        statements(mysql_a, f"ALTER TABLE {name}.t DROP PRIMARY KEY, ADD PRIMARY KEY (id DESC)")
+        statements(server, f"ALTER TABLE {name}.t DROP PRIMARY KEY, ADD PRIMARY KEY (id DESC)")
         with pytest.raises(TableChanged, match="another definition"):
             reader.part((name, "t"), second.upto)
         again = reader.part((name, "t"), None)
