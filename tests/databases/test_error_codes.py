@@ -24,7 +24,7 @@ UNDONE = (1020, 1041, 1180, 1205, 1213, 1317, 1412, 1615, 1969, 3024, 3100, 3101
 READ_ONLY = (1290, 1792, 1836, 1874)
 # A key twice, no such table, a value that does not fit.
 MISTAKES = (1062, 1146, 1366)
-JOB = ChunkJob("shop", "orders", "", (), (), 10, "")
+JOB = ChunkJob("shop", "orders", "", None, False, 10, "")
 
 
 def test_an_outage_is_one_to_all_who_ask(database: DatabaseFixture) -> None:

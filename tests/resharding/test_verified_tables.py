@@ -14,8 +14,8 @@ from resharding.servers import open_session
 from resharding.verification import check_same_definition, create_overlay, give_bytes
 from tests.database_servers import DatabaseFixture
 from tests.producers.servers.replication import statements
-from tests.producers.session.producing import wait_for
 from tests.resharding.accounts import resharder_of
+from tests.waiting import wait_for
 
 TABLE = "CREATE TABLE {0}.t (k VARCHAR(9) PRIMARY KEY, n INT AUTO_INCREMENT, KEY (n))"
 

@@ -24,8 +24,8 @@ from tests.producers.session.producing import (
     server_of,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
+from tests.waiting import wait_for
 from topics.progress.copy_topic import CopyAction, CopyState, TableCopy, read_copies
 from topics.records.vevent import EventType, Op, VEvent
 

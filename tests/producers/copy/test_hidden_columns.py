@@ -56,7 +56,7 @@ class Restricted:
         """Read the rows of t."""
         reader = ChunkReader(settings_alone(self.database, servers=(self.server,)), self.server)
         try:
-            reader.read(ChunkJob(self.name, "t", "", (), (), 10, ""))
+            reader.read(ChunkJob(self.name, "t", "", None, False, 10, ""))
         finally:
             reader.close()
 
