@@ -16,6 +16,15 @@ def rows(connection: Any, query: str, values: Sequence[Any] = ()) -> list[tuple[
         return list(cursor.fetchall())
 
 
+def raw_rows(connection: Any, query: str) -> list[tuple[Any, ...]]:
+    """All rows of a query, with texts as bytes: not all that a catalog shows is text."""
+    before, connection.use_unicode = connection.use_unicode, False
+    try:
+        return rows(connection, query)
+    finally:
+        connection.use_unicode = before
+
+
 def named_rows(connection: Any, query: str) -> list[dict[str, Any]]:
     """All rows of a query, each as a dict by column name."""
     with connection.cursor() as cursor:

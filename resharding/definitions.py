@@ -22,7 +22,7 @@ from databases.catalog import (
     read_columns,
     unique_keys,
 )
-from databases.sql import quoted, rows, text_literal
+from databases.sql import quoted, raw_rows, rows, text_literal
 from event_token import UsageError
 from resharding.routing import Routes
 from topics.records.table_shape import Column, ValueKind
@@ -347,7 +347,8 @@ def _defined(connection: Any, kind: str, database: str, name: str) -> SourceObje
 def _shown(connection: Any, kind: str, database: str, name: str) -> tuple[Any, ...]:
     """What SHOW CREATE says of an object. UsageError by its name if that is no text."""
     try:
-        [shown] = rows(connection, f"SHOW CREATE {kind} {quoted(database)}.{quoted(name)}")
+        [shown] = raw_rows(connection, f"SHOW CREATE {kind} {quoted(database)}.{quoted(name)}")
+        return tuple(part.decode() if isinstance(part, bytes) else part for part in shown)
     except UnicodeDecodeError as error:
         near = error.object[max(0, error.start - _NEAR_BYTES) : error.end]
         raise UsageError(
@@ -356,7 +357,6 @@ def _shown(connection: Any, kind: str, database: str, name: str) -> tuple[Any, .
             f"{near[:-1].decode(errors='replace')!r}: a reshard cannot carry it as it is. Write it "
             "as an expression, such as UNHEX('E9') or CONVERT(UNHEX('E9') USING latin1)"
         ) from error
-    return shown
 
 
 def object_problems(found: Mapping[str, Iterable[SourceObject]]) -> list[str]:

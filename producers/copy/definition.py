@@ -19,7 +19,7 @@ from databases.catalog import (
 )
 from databases.connection import error_code
 from databases.grants import read_account
-from databases.sql import quoted, rows
+from databases.sql import quoted, raw_rows
 from databases.table_cursor import hold_definition
 from event_token import Flavor
 from event_token.errors import Rebuild, Retry, UsageError
@@ -250,7 +250,7 @@ def _refuse_hidden_columns(connection: Any, there: CatalogTable) -> None:
     """
     database, table = there.entry.name
     try:
-        rows(connection, f"SHOW CREATE TABLE {quoted(database)}.{quoted(table)}")
+        raw_rows(connection, f"SHOW CREATE TABLE {quoted(database)}.{quoted(table)}")
     except OperationalError as error:
         if error.args[0] != ER.TABLEACCESS_DENIED_ERROR:
             raise

@@ -86,6 +86,16 @@ def test_a_table_with_columns_that_the_account_cannot_see_is_not_copied(
     restricted.read()
 
 
+def test_a_definition_that_is_no_text_is_shown_all_the_same(restricted: Restricted) -> None:
+    """MariaDB shows a default of bytes as it is: the rows can be copied, and are."""
+    default = f"ALTER TABLE {restricted.name}.t ADD b BINARY(3) DEFAULT 0xFF00AA"
+    statements(restricted.database, default)
+    restricted.grant("SELECT")
+
+    assert restricted.asked("t").problems == ()
+    restricted.read()
+
+
 def test_a_column_that_the_account_may_write_alone_is_named(restricted: Restricted) -> None:
     """With another privilege on the table the catalog lists it, and the server refuses to read."""
     restricted.grant("SELECT (id, v)", "INSERT")
