@@ -9,6 +9,7 @@ from pathlib import Path
 
 from credentials.command import command_output
 from credentials.errors import SecretUnavailable
+from credentials.per_process import PerProcess
 from event_token.errors import Retry, UsageError
 
 
@@ -24,7 +25,7 @@ class _Answer:
 
 _answers: dict["Secret", _Answer] = {}
 # Connections that are opened at once run a command once, and those with another one do not wait.
-_locks: dict["Secret", threading.Lock] = {}
+_locks: PerProcess[dict["Secret", threading.Lock]] = PerProcess(dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Secret:
 
     def forget(self, refused: str) -> None:
         """Let the command run again at the next `read`, if what was kept of it is refused."""
-        with _locks.setdefault(self, threading.Lock()):
+        with _locks.here().setdefault(self, threading.Lock()):
             if self in _answers and _answers[self].text == refused:
                 del _answers[self]
 
@@ -91,7 +92,7 @@ class Secret:
 
     def _ask(self) -> str:
         asked_s = time.monotonic()
-        with _locks.setdefault(self, threading.Lock()):
+        with _locks.here().setdefault(self, threading.Lock()):
             answer = _answers.get(self)
             # One that another connection has got meanwhile is as good as one of our own.
             if answer is None or (answer.at_s < asked_s and answer.until_s <= time.monotonic()):

@@ -26,6 +26,7 @@ from caching.protocol import CacheLayout
 from caching.reading.reader import Reader, RoutedReader
 from caching.steps import Call, Steps, run_steps, run_steps_async
 from caching.stores.store import Store
+from credentials.per_process import PerProcess
 from event_token import EventToken
 from event_token.errors import UsageError
 
@@ -41,8 +42,8 @@ class Flights(Generic[T]):
     """Calls under way in threads."""
 
     def __init__(self) -> None:
-        self._calls: dict[Hashable, Future[T]] = {}
-        self._lock = Lock()
+        self._calls: PerProcess[dict[Hashable, Future[T]]] = PerProcess(dict)
+        self._lock = PerProcess(Lock)
 
     def share(self, what: Hashable, call: Callable[[], T]) -> tuple[T, bool]:
         """Return what `call` returns or raises, and whether somebody else had called it.
@@ -51,12 +52,21 @@ class Flights(Generic[T]):
         """
         if what in _WITHIN.get():
             return call(), False
+        calls, lock = self._calls.here(), self._lock.here()
         while True:
             mine: Future[T] = Future()
-            with self._lock:
-                found = self._calls.setdefault(what, mine)
-            if found is mine:
-                return self._lead(what, mine, call), False
+            try:
+                with lock:
+                    found = calls.setdefault(what, mine)
+                    if found.done():  # it was left here by an interrupt
+                        found = calls[what] = mine
+                if found is mine:
+                    return self._lead(what, mine, call), False
+            finally:
+                mine.cancel()  # only after an interrupt is it not done yet
+                with lock:
+                    if calls.get(what) is mine:
+                        del calls[what]
             try:
                 return found.result(), True
             except CancelledError:
@@ -71,9 +81,6 @@ class Flights(Generic[T]):
             mine.set_exception(error)
             raise
         finally:
-            mine.cancel()  # only after an interrupt is it not done yet
-            with self._lock:
-                del self._calls[what]
             _WITHIN.reset(before)
         return result
 
@@ -94,7 +101,7 @@ class AsyncFlights(Generic[T]):
         if what in _WITHIN.get():
             return await call(), False
         task, is_first = self._calls.get(what), False
-        if task is None:
+        if task is None or task.done():
             before = _WITHIN.set(_WITHIN.get() | {what})
             task, is_first = asyncio.create_task(call()), True
             _WITHIN.reset(before)
@@ -103,7 +110,8 @@ class AsyncFlights(Generic[T]):
         return await asyncio.shield(task), not is_first
 
     def _end(self, what: Hashable, task: asyncio.Task[T]) -> None:
-        del self._calls[what]
+        if self._calls.get(what) is task:
+            del self._calls[what]
         if not task.cancelled():
             task.exception()  # read here, in case that nobody waits any more
 

@@ -22,6 +22,7 @@ from caching.protocol.stored_forms import ENTRY_NONCE_BYTES
 from caching.reading.reader import ServerRole
 from caching.steps import Call, Steps
 from caching.stores.store import Announcement, EntryWrite, KeyChange, KeyState, Store
+from credentials.per_process import PerProcess
 from event_token import EventToken
 from event_token.errors import UsageError
 
@@ -439,11 +440,11 @@ class RefusedKeys:
     def __init__(self, primary_after: int) -> None:
         self._primary_after = primary_after
         self._counts: OrderedDict[str, int] = OrderedDict()
-        self._lock = Lock()
+        self._lock = PerProcess(Lock)
 
     def add(self, key: str) -> None:
         """Count a refusal."""
-        with self._lock:
+        with self._lock.here():
             self._counts[key] = self._counts.pop(key, 0) + 1
             if len(self._counts) > REFUSED_KEYS_MAX:
                 self._counts.popitem(last=False)
@@ -451,7 +452,7 @@ class RefusedKeys:
     def clear(self, key: str) -> None:
         """Forget the refusals of a key that was filled."""
         if self._counts:
-            with self._lock:
+            with self._lock.here():
                 self._counts.pop(key, None)
 
     def need_primary(self, key: str) -> bool:

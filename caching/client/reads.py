@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, get_args
 from caching.errors import CacheFindings
 from caching.protocol.freshness import Tokens, oldest
 from caching.reading.reader import Checkable, FreshRows, Reader, RoutedReader, ServerRole
+from credentials.per_process import PerProcess
 from event_token import EventToken, ShardName
 from event_token.errors import UsageError
 from topics.keyspace.vindexes import vindex_named
@@ -48,17 +49,17 @@ class Counters:
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = dict.fromkeys(get_args(Counted), 0)
-        self._lock = Lock()
+        self._lock = PerProcess(Lock)
 
     def add(self, name: Counted, count: float = 1) -> None:
         """Add to one sum."""
         if count:
-            with self._lock:
+            with self._lock.here():
                 self._sums[name] += count
 
     def read(self) -> Mapping[str, float]:
         """Return all sums by name, so that a metric is there before anything is counted."""
-        with self._lock:
+        with self._lock.here():
             return dict(self._sums)
 
 

@@ -1,4 +1,8 @@
-"""DBAPI connections of any driver: how they are asked, kept, and found to be lost."""
+"""DBAPI connections of any driver: how they are asked, kept, and found to be lost.
+
+What ends a call before its answer was read as a whole, such as a signal handler that raises, also
+ends its connection: the next call would get that answer.
+"""
 
 import time
 from collections import deque
@@ -7,9 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from credentials.per_process import PerProcess
 from databases import error_codes
 from databases.connection import known_error
 from databases.errors import ServerLost, ServerRefused
+from event_token.errors import ShardstreamError
 
 # A function that returns a DBAPI (PEP 249) connection: a driver's `connect`, or a pool's checkout.
 Connect = Callable[[], Any]
@@ -25,11 +31,16 @@ _HIDDEN: Final = frozenset({1044, 1049, 1054, 1142, 1143, 1146})
 
 @dataclass(slots=True)
 class OpenConnection:
-    """A connection with its server's version, and until when its own tables are not asked for."""
+    """A connection with its server's version, and until when its own tables are not asked for.
+
+    `is_asking`: a call has begun, and its answer was not read as a whole.
+    """
 
     raw: Any
     version: str = ""
     hidden_until_s: float = 0.0
+    is_asking: bool = False
+    in_transaction: bool = False
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
         """The rows of one of our statements, with any cursor of the driver; none for SET.
@@ -42,14 +53,8 @@ class OpenConnection:
     def ask_named(self, statement: str) -> list[dict[str, Any]]:
         """The rows of one of our statements by column name; errors as of `ask`."""
         with driver_errors("asking a server"):
-            cursor = self.raw.cursor()
-            try:
-                cursor.execute(statement)
-                names = [str(column[0]) for column in cursor.description]
-                return [dict(zip(names, _plain(row), strict=True)) for row in cursor.fetchall()]
-            finally:
-                with suppress(Exception):  # the connection is gone, with its cursor
-                    cursor.close()
+            names, found = self._call(statement, ())
+            return [dict(zip(names, _plain(row), strict=True)) for row in found]
 
     def ask_if_shown(self, statement: str) -> list[tuple[Any, ...]] | None:
         """The rows of one of our statements; None if a table is missing or forbidden."""
@@ -65,14 +70,50 @@ class OpenConnection:
     def query(self, statement: str, args: Any) -> list[Any]:
         """The rows as the driver returns them. ServerLost, or the driver's own error."""
         with driver_errors("reading from a server", refused=False):
-            cursor = self.raw.cursor()
-            try:
-                # Without values a driver must not format the text: % is no placeholder then.
-                cursor.execute(statement, args) if args else cursor.execute(statement)
-                return list(cursor.fetchall()) if cursor.description else []
-            finally:
-                with suppress(Exception):  # the connection is gone, with its cursor
-                    cursor.close()
+            return self._call(statement, args)[1]
+
+    def begin(self, statement: str) -> None:
+        """Begin a transaction, which `end` has to end before the connection is kept."""
+        self.in_transaction = True
+        self.ask(statement)
+
+    def end(self, statement: str) -> None:
+        """End the transaction: COMMIT or ROLLBACK."""
+        self.ask(statement)
+        self.in_transaction = False
+
+    def outlives(self, error: BaseException) -> bool:
+        """Whether the connection can be asked again: the error is an answer, or one of ours."""
+        is_ours = isinstance(error, ShardstreamError) and not isinstance(error, ServerLost)
+        return not self.is_asking and (is_ours or _is_answer(error))
+
+    def _call(self, statement: str, args: Any) -> tuple[list[str], list[Any]]:
+        """The names of the columns, and the rows as the driver returns them."""
+        names: list[str] = []
+        found: list[Any] = []
+        self.is_asking = True
+        cursor = self.raw.cursor()
+        try:
+            # Without values a driver must not format the text: % is no placeholder then.
+            cursor.execute(statement, args) if args else cursor.execute(statement)
+            if cursor.description:
+                names = [str(column[0]) for column in cursor.description]
+                found = list(cursor.fetchall())
+        except Exception as error:
+            if _is_answer(error):
+                self._finish(cursor)
+            raise
+        self._finish(cursor)
+        return names, found
+
+    def _finish(self, cursor: Any) -> None:
+        """Read what is left of the answer, such as further results of a procedure."""
+        try:
+            cursor.close()
+        except Exception as error:
+            if not _is_answer(error):
+                raise
+        self.is_asking = False
 
     @property
     def hides_tables(self) -> bool:
@@ -96,49 +137,62 @@ class Server:
         self.name = ""
         self.was_primary = False
         self._connect = connect
-        self._idle: deque[OpenConnection] = deque()
+        self._idle: PerProcess[deque[OpenConnection]] = PerProcess(deque)
 
     @contextmanager
     def connection(self) -> Iterator[OpenConnection]:
-        """An idle connection or a new one; kept unless it is lost or interrupted."""
-        opened = self._take()
-        is_kept = False
+        """An idle connection of this process or a new one; kept if it can be asked again."""
+        idle = self._idle.here()
+        try:
+            opened = idle.pop()
+        except IndexError:
+            opened = self._open()
         try:
             yield opened
-            is_kept = True
-        except ServerLost:
+        except BaseException as error:
+            if opened.in_transaction or not opened.outlives(error):
+                _discard(opened)
+                raise
+            _keep(opened, idle)
             raise
-        except Exception:
-            is_kept = True
-            raise
-        finally:
-            if is_kept and len(self._idle) < IDLE_MAX:
-                self._idle.append(opened)
-            else:
-                close(opened)
+        _keep(opened, idle)
 
     def close(self) -> None:
         """Close the idle connections."""
-        while self._idle:
+        idle = self._idle.here()
+        while idle:
             with suppress(IndexError):  # another thread has taken it
-                close(self._idle.pop())
+                _close(idle.pop())
 
-    def _take(self) -> OpenConnection:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            pass
+    def _open(self) -> OpenConnection:
         with driver_errors("connecting to a server"):
             opened = OpenConnection(self._connect())
-        [(version,)] = opened.ask("SELECT @@version")
+        try:
+            [(version,)] = opened.ask("SELECT @@version")
+        except BaseException:
+            _discard(opened)
+            raise
         opened.version = str(version)
         return opened
 
 
-def close(opened: OpenConnection) -> None:
+def _keep(opened: OpenConnection, idle: deque[OpenConnection]) -> None:
+    if len(idle) < IDLE_MAX:
+        idle.append(opened)
+    else:
+        _close(opened)
+
+
+def _close(opened: OpenConnection) -> None:
     """Close a connection, or give it back to its pool."""
     with suppress(Exception):  # it may be broken in ways of any driver
         opened.raw.close()
+
+
+def _discard(opened: OpenConnection) -> None:
+    """Close a connection that must not be asked again; SQLAlchemy's pools are told so."""
+    with suppress(Exception):
+        getattr(opened.raw, "invalidate", opened.raw.close)()
 
 
 @contextmanager
@@ -164,7 +218,12 @@ def error_code(error: BaseException) -> int:
     return 0
 
 
-def is_lost(error: Exception) -> bool:
+def _is_answer(error: BaseException) -> bool:
+    """Whether a server has refused a statement, and is ready for the next one."""
+    return _is_driver_error(error) and error_code(error) > 0 and not is_lost(error)
+
+
+def is_lost(error: BaseException) -> bool:
     """Whether an error of any driver says that the connection is gone."""
     if isinstance(error, OSError):
         return True
@@ -177,12 +236,12 @@ def is_lost(error: Exception) -> bool:
     return error_codes.is_lost(code)
 
 
-def _is_driver_error(error: Exception) -> bool:
+def _is_driver_error(error: BaseException) -> bool:
     # PEP 249: every driver derives its errors from a class of this name.
     return "Error" in _names(error)
 
 
-def _names(error: Exception) -> set[str]:
+def _names(error: BaseException) -> set[str]:
     return {kind.__name__ for kind in type(error).__mro__}
 
 

@@ -19,6 +19,7 @@ from caching.errors import CacheFindings, NotServing, Stale, TooOld
 from caching.reading.connections import Connect
 from caching.reading.fresh_reader import FreshReader
 from caching.reading.reader import FreshRows, ServerRole
+from credentials.per_process import PerProcess
 from databases.errors import ServerLost, ServerRefused
 from event_token import ClockUncertainty, EventToken, Flavor, KeyRange, UsageError
 from event_token.errors import Retry, ShardstreamError
@@ -140,10 +141,10 @@ class KeyspaceReader:
         self._kafka = kafka.answering_within(BROKERS_S_MAX)
         # Looks that nobody waits for, and those that a read waits for, one at a time.
         self._looks = TopologyLook(self._kafka, keyspace, WATCH_INTERVAL_S)
-        self._looking = Lock()
+        self._looking = PerProcess(Lock)
         self._looked_s = 0.0
         self._known_s = 0.0
-        self._lock = Lock()
+        self._lock = PerProcess(Lock)
         self._serving: ServingShards | None = None
         # By shard and whether it was a target: who asks before its switch is known needs no BEGIN.
         self._readers: dict[tuple[str, bool], FreshReader] = {}
@@ -156,7 +157,7 @@ class KeyspaceReader:
 
     def close(self) -> None:
         """Close the idle connections; a later read opens new ones."""
-        with self._lock:
+        with self._lock.here():
             for reader in self._readers.values():
                 reader.close()
 
@@ -280,7 +281,7 @@ class KeyspaceReader:
         if waits:
             self._look()
         # Without brokers the known topology stays: what is read is proven by the servers.
-        with self._lock, suppress(Retry):
+        with self._lock.here(), suppress(Retry):
             found = self._looks.take()
             if not waits:  # else it is of before the pause
                 self._adopt(found)
@@ -293,7 +294,7 @@ class KeyspaceReader:
         Without brokers it raises only if none is known: a read's own fault says more.
         """
         asked_s = time.monotonic()
-        with self._looking:
+        with self._looking.here():
             if self._serving is not None and self._looked_s >= asked_s:
                 return
             self._looked_s = time.monotonic()
@@ -303,7 +304,7 @@ class KeyspaceReader:
                 if self._serving is None:
                     raise
                 return
-        with self._lock:
+        with self._lock.here():
             self._adopt(found)
 
     def _adopt(self, topology: Topology | None) -> None:
@@ -320,7 +321,7 @@ class KeyspaceReader:
 
     def _reader(self, shard: str, serving: ServingShards) -> FreshReader:
         key = shard, shard in serving.filled
-        with self._lock:
+        with self._lock.here():
             if key not in self._readers:
                 try:
                     servers = self._servers(shard)

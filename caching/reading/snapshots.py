@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from caching.reading.connections import OpenConnection, error_code
-from databases.errors import ServerLost, ServerRefused
+from databases.errors import ServerRefused
 from databases.internal_tables import HEARTBEAT, JOURNAL, ROLE
 from databases.server_facts import (
     SHOW_PLACE,
@@ -203,7 +203,7 @@ class MysqlSnapshots(Snapshots):
         """See Snapshots."""
         _check_flavor(opened, Flavor.MYSQL)
         set_transaction(opened, "ISOLATION LEVEL READ COMMITTED, READ ONLY")
-        opened.ask("START TRANSACTION")
+        opened.begin("START TRANSACTION")
         prefix = "replica" if version_of(opened.version) >= _SAYS_REPLICA else "slave"
         with transaction(opened, stays_open=True), _with_grant(opened, ROLE_GRANT):
             moment, time = _moment(opened, _MYSQL_MOMENT.format(prefix), times)
@@ -245,7 +245,7 @@ class MariadbSnapshots(Snapshots):
             [(_, running)] = opened.ask("SHOW GLOBAL STATUS LIKE 'Slaves_running'")
             is_replica = int(running) > 0
         set_transaction(opened, "ISOLATION LEVEL REPEATABLE READ")
-        opened.ask(f"{START_SNAPSHOT}, READ ONLY")
+        opened.begin(f"{START_SNAPSHOT}, READ ONLY")
         with transaction(opened, stays_open=True):
             place = None if is_replica else snapshot_place(opened.ask(SHOW_PLACE))
             columns = f"@@server_id, {_IDENTITY}, {_place_columns(place)}, {_KNOWN}"
@@ -308,13 +308,12 @@ def transaction(opened: OpenConnection, *, stays_open: bool = False) -> Iterator
     """End the read's transaction with the block; `stays_open`: only if the block fails."""
     try:
         yield
-    except ServerLost:
-        raise  # it has ended with its connection
-    except Exception:
-        opened.ask("ROLLBACK")
+    except BaseException as error:
+        if opened.outlives(error):  # else it ends with its connection
+            opened.end("ROLLBACK")
         raise
     if not stays_open:
-        opened.ask("COMMIT")
+        opened.end("COMMIT")
 
 
 def set_transaction(opened: OpenConnection, characteristics: str) -> None:

@@ -52,6 +52,7 @@ from caching.stores.store import (
     by_bucket,
     decide_swap,
 )
+from credentials.per_process import PerProcess
 from event_token import ClockUncertainty
 
 PORT_DEFAULT = 11211
@@ -134,7 +135,8 @@ class PooledNode:
         self.name = name
         self._is_async = options.is_async
         self._circuit = Circuit(name, options.open_s)
-        self._pooled = PooledClient(_server(name), **_options(options.timeout_ms))
+        settings = _options(options.timeout_ms)
+        self._pooled = PerProcess(lambda: PooledClient(_server(name), **settings))
 
     def ask(
         self, request: Callable[Concatenate[Client, P], T], *args: P.args, **kwargs: P.kwargs
@@ -152,7 +154,7 @@ class PooledNode:
     def client(self) -> Iterator[Client]:
         """Lend a connection of the pool."""
         self._circuit.check()
-        pool = self._pooled.client_pool
+        pool = self._pooled.here().client_pool
         try:
             client = pool.get()
             try:
@@ -175,7 +177,7 @@ class PooledNode:
 
     def close(self) -> Steps[None]:
         """Close all connections; for asyncio in a thread, for it may wait for one that ends."""
-        yield self._blocking(self._pooled.close)
+        yield self._blocking(self._pooled.here().close)
 
     def _blocking(self, function: Callable[[], object]) -> Call:
         return Call(asyncio.to_thread, (function,)) if self._is_async else Call(function)
@@ -187,9 +189,10 @@ class PinnedNode:
     def __init__(self, name: str, timeout_ms: int) -> None:
         """Connect to nothing yet."""
         self.name = name
-        self._connections = 0
-        self._resumed = 0
-        self._client = Client(_server(name), **_options(timeout_ms))
+        self._options = _options(timeout_ms)
+        # Out of here while it is used: one that a call has ended does not come back.
+        self._connected: PerProcess[list[Client]] = PerProcess(list)
+        self._resumed: Client | None = None
 
     def ask(
         self, request: Callable[Concatenate[Client, P], T], *args: P.args, **kwargs: P.kwargs
@@ -203,37 +206,47 @@ class PinnedNode:
     def client(self) -> Iterator[Client]:
         """Lend the connection; Reconnected if it is not the one that was resumed on."""
         with self._any_client() as client:
-            if self._resumed != self._connections:
+            if client is not self._resumed:
                 raise Reconnected(self.name)
             yield client
 
     def resume(self, name: str) -> tuple[bool, bytes | None]:
         """Connect; return whether the connection is new, and then the contents of a name."""
         with self._any_client() as client:
-            if self._resumed == self._connections:
+            if client is self._resumed:
                 return False, None
             stored: bytes | None = client.get(name)
-            self._resumed = self._connections
+            self._resumed = client
             return True, stored
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        for client in self._connected.here():
+            client.close()
 
     @contextmanager
     def _any_client(self) -> Iterator[Client]:
+        """Lend the connection; another object whenever it had to be made."""
+        connected = self._connected.here()
+        client = connected.pop() if connected else None
         try:
-            if self._client.sock is None:
-                self._client.version()
-                self._connections += 1
-            yield self._client
-        except NO_ANSWER as fault:
-            self._client.close()
-            raise StoreUnreachable(
-                self.name, f"cache server {self.name} does not answer: {fault}"
-            ) from fault
-        except MemcacheError as fault:
-            raise _explained(self.name, fault) from fault
+            if client is None or client.sock is None:
+                client = Client(_server(self.name), **self._options)
+                client.version()
+            yield client
+        except Reconnected:
+            connected.append(client)
+            raise
+        except BaseException as fault:
+            if client is not None:
+                client.close()
+            if isinstance(fault, NO_ANSWER):
+                message = f"cache server {self.name} does not answer: {fault}"
+                raise StoreUnreachable(self.name, message) from fault
+            if isinstance(fault, MemcacheError):
+                raise _explained(self.name, fault) from fault
+            raise
+        connected.append(client)
 
 
 def is_full(error: MemcacheError) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from credentials.command import command_output
 from credentials.errors import SecretUnavailable
+from credentials.per_process import PerProcess
 from event_token.errors import UsageError
 from topics.kafka.errors import LoginEnded
 
@@ -39,7 +40,7 @@ class LoginToken:
 
 # By command: all clients of a process share a token.
 _tokens: dict[tuple[str, ...], LoginToken] = {}
-_lock = threading.Lock()
+_lock = PerProcess(threading.Lock)
 
 
 def current_token(command: tuple[str, ...]) -> LoginToken:
@@ -47,7 +48,7 @@ def current_token(command: tuple[str, ...]) -> LoginToken:
 
     SecretUnavailable if the command prints none; LoginEnded if it has printed one before.
     """
-    with _lock:
+    with _lock.here():
         token = _tokens.get(command)
         now_s = time.time()
         if token is None or not token.may_be_shared(now_s):

@@ -5,26 +5,30 @@ Its clients retry and reconnect by themselves, and would hide a new connection f
 
 import asyncio
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 from redis import ConnectionPool
+from redis._parsers import Encoder
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.connection import Connection
+from redis.connection import Connection, PythonRespSerializer
 from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError, MovedError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from credentials.per_process import PerProcess
 from credentials.secret import Secret
 from event_token.errors import ShardstreamError
 
-Word = str | bytes | int
+# No numbers: hiredis turns one into text by a call that runs signal handlers, and does not look at
+# whether one of them has raised: the process would end with a segmentation fault.
+Word = str | bytes
 
 # A swap's answers besides the number of slots that it removed.
 SWAP_LOST = -1
@@ -49,7 +53,7 @@ class Script:
 
     def command(self, group: int, keys: Sequence[str], args: Sequence[Word]) -> Command:
         """Return the command that runs the script on keys of one group."""
-        return Command(group, ("EVALSHA", self.sha, len(keys), *keys, *args), self.source)
+        return Command(group, ("EVALSHA", self.sha, str(len(keys)), *keys, *args), self.source)
 
 
 # KEYS floor, slot; ARGV floor and slot as expected ('' for absent), entry, TTL in ms.
@@ -164,6 +168,13 @@ def _packer() -> Callable[[Words], Iterable[bytes]]:
 PACK = _packer()
 
 
+class _OwnWords(PythonRespSerializer):
+    """Packs what redis-py itself sends to a new connection: SELECT has a number."""
+
+    def __init__(self) -> None:
+        super().__init__(0, Encoder("utf-8", "strict", decode_responses=False).encode)  # type: ignore[no-untyped-call]
+
+
 class Login(CredentialProvider):
     """The user and its password, which is read at each connection."""
 
@@ -223,16 +234,23 @@ def options(timeout_ms: int) -> dict[str, Any]:
 
 
 def send(wire: Wire, words: Words) -> list[Any]:
-    """Send commands in one go and read the replies; error replies are among them."""
-    wire.send_packed_command(PACK(words))
+    """Send commands in one go and read the replies; error replies are among them.
+
+    Whatever ends this before all replies are read also ends the connection.
+    """
     replies = []
     is_demoted = False
-    for _ in words:
-        try:
-            replies.append(wire.read_response())
-        except ResponseError as error:
-            replies.append(error)
-            is_demoted |= isinstance(error, DEMOTED)
+    try:
+        wire.send_packed_command(PACK(words))
+        for _ in words:
+            try:
+                replies.append(wire.read_response())
+            except ResponseError as error:
+                replies.append(error)
+                is_demoted |= isinstance(error, DEMOTED)
+    except BaseException:
+        wire.disconnect()
+        raise
     if is_demoted:
         wire.disconnect()
     return replies
@@ -248,16 +266,10 @@ class Connections:
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         """Connect to nothing yet. ValueError on a bad URL."""
-        self._url = url
-        self._options = options
-        self._begin()
-
-    def _begin(self) -> None:
         self._pool = ConnectionPool.from_url(
-            self._url, **self._options, retry=Retry(NoBackoff(), 0)
+            url, **options, command_packer=_OwnWords(), retry=Retry(NoBackoff(), 0)
         )
-        self._idle: list[Wire] = []
-        self._pid = os.getpid()
+        self._idle: PerProcess[list[Wire]] = PerProcess(list)
 
     def make(self) -> Wire:
         """Return a connection that is not connected yet, for the caller alone."""
@@ -269,40 +281,31 @@ class Connections:
 
         Raises redis-py's errors where the server does not answer.
         """
-        connection = self._take()
+        idle = self._idle.here()
+        try:
+            connection = idle.pop()
+        except IndexError:
+            connection = self.make()
         was_connected = connection.is_connected
         try:
-            try:
-                replies = send(connection, words)
-            except RedisConnectionError:
-                if not was_connected:
-                    raise
-                replies = send(connection, words)
-        except BaseException:
-            # An interrupt may have left a reply unread; after another one, right here, the
-            # connection is in nobody's list.
-            connection.disconnect()
-            self._idle.append(connection)
-            raise
-        self._idle.append(connection)
+            replies = send(connection, words)
+        except RedisConnectionError:
+            if not was_connected:
+                raise
+            replies = send(connection, words)
+        # One that a call has ended is in nobody's list.
+        idle.append(connection)
         return replies
 
     def close(self) -> None:
         """Close the connections that are not in use."""
+        idle = self._idle.here()
         while True:
             try:
-                connection = self._idle.pop()
+                connection = idle.pop()
             except IndexError:
                 return
             connection.disconnect()
-
-    def _take(self) -> Wire:
-        if self._pid != os.getpid():  # the sockets are those of the process that has forked
-            self._begin()
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self.make()
 
 
 class AsyncConnections:
@@ -311,14 +314,16 @@ class AsyncConnections:
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         """Connect to nothing yet. ValueError on a bad URL."""
         retry = AsyncRetry(NoBackoff(), 0)
-        self._pool = AsyncConnectionPool.from_url(url, **options, retry=retry)
+        self._pool = PerProcess(partial(AsyncConnectionPool.from_url, url, **options, retry=retry))
+        self._pool.here()
 
     async def send(self, words: Words) -> list[Any]:
         """See `Connections.send`."""
-        connection: Any = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        pool = self._pool.here()
+        connection: Any = await pool.get_connection()  # type: ignore[no-untyped-call]
+        replies = []
         try:
             await connection.send_packed_command(PACK(words))
-            replies = []
             for _ in words:
                 try:
                     replies.append(await connection.read_response())
@@ -326,10 +331,13 @@ class AsyncConnections:
                     replies.append(error)
             if any(isinstance(reply, DEMOTED) for reply in replies):
                 await connection.disconnect()
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
         finally:
-            await self._pool.release(connection)
+            await pool.release(connection)
         return replies
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._pool.aclose()
+        await self._pool.here().aclose()

@@ -36,8 +36,19 @@ from caching.stores.on_redis.connections import (
     send,
 )
 from caching.stores.store import Circuit, StoreOptions
+from credentials.per_process import PerProcess
 
 SCHEMES = ("redis", "rediss", "unix")
+# What a URL may say after its `?`: the account, the database, TLS, and how long is waited. redis-py
+# takes any argument of its connections there, and its word is the last: with `decode_responses`,
+# `protocol` or an encoding replies would not be bytes, and with a retry a connection of the
+# invalidator would be another one than before, without a word.
+URL_OPTIONS = frozenset(
+    {
+        *("db", "username", "password", "client_name", "socket_keepalive"),
+        *("timeout", "socket_timeout", "socket_connect_timeout", "health_check_interval"),
+    }
+)
 CLUSTER_SUFFIX = "+cluster"
 PORT_DEFAULT = 6379
 
@@ -75,6 +86,13 @@ class Location:
                 f"a Redis store has a URL of {', '.join(SCHEMES)}, or redis+cluster, not of "
                 f"'{parts.scheme}'"
             )
+        for name in parse_qs(parts.query, keep_blank_values=True):
+            if name not in URL_OPTIONS and not name.startswith("ssl_"):
+                raise LayoutError(
+                    f"the URL of a Redis store has ?{name}=, which changes how shardstream speaks "
+                    f"with the server: remove it. A URL may have {', '.join(sorted(URL_OPTIONS))} "
+                    f"and ssl_..."
+                )
         account, at, hosts = parts.netloc.rpartition("@")
         before, after = f"{scheme}://{account}{at}", parts._replace(scheme="", netloc="").geturl()
         if scheme == "unix":
@@ -179,7 +197,7 @@ class Servers(Generic[C]):
             self._login = self._options["credential_provider"] = Login(user, chosen.password)
         self._open_s = chosen.open_s
         self._servers: dict[RedisAddress, tuple[C, Circuit]] = {}
-        self._lock = Lock()
+        self._lock = PerProcess(Lock)
         self._server(self._routes.address[0])
 
     def run(self, commands: Sequence[Command]) -> Steps[list[Any]]:
@@ -212,7 +230,7 @@ class Servers(Generic[C]):
 
     def close(self) -> Steps[None]:
         """Close all connections."""
-        with self._lock:
+        with self._lock.here():
             servers = list(self._servers.values())
         for connections, _ in servers:
             yield Call(connections.close)
@@ -230,7 +248,7 @@ class Servers(Generic[C]):
         return replies
 
     def _server(self, address: RedisAddress) -> tuple[C, Circuit]:
-        with self._lock:
+        with self._lock.here():
             if address not in self._servers:
                 try:
                     connections = self._connect(self._location.url(address), self._options)
@@ -272,8 +290,9 @@ class PinnedServers(Servers[Connections]):
     def __init__(self, layout: CacheLayout, url: str, chosen: StoreOptions) -> None:
         """Connect to nothing yet."""
         super().__init__(layout, url, Connections, replace(chosen, open_s=0))
-        self._wires: dict[RedisAddress, tuple[Wire, int]] = {}
-        self._resumed: dict[int, tuple[RedisAddress, int]] = {}
+        # A connection is out of here while it is used: one that a call ended does not come back.
+        self._wires: PerProcess[dict[RedisAddress, Wire]] = PerProcess(dict)
+        self._resumed: dict[int, tuple[RedisAddress, Wire]] = {}
 
     def resume(self, commands: Sequence[Command]) -> dict[int, Any]:
         """Send commands, one per group, for the groups with a new connection; replies by group."""
@@ -291,7 +310,7 @@ class PinnedServers(Servers[Connections]):
 
     def close(self) -> Steps[None]:
         """Close all connections."""
-        for wire, _ in self._wires.values():
+        for wire in self._wires.here().values():
             wire.disconnect()
         yield from super().close()
 
@@ -302,29 +321,32 @@ class PinnedServers(Servers[Connections]):
 
     def _send(self, address: RedisAddress, words: Words) -> Steps[list[Any]]:
         try:
-            replies: list[Any] = yield Call(send, (self._connected(address)[0], words))
+            wire = self._connected(address)
+            wires = self._wires.here()
+            del wires[address]
+            replies: list[Any] = yield Call(send, (wire, words))
         except NO_ANSWER as fault:
             raise self._unreachable(address, fault) from fault
+        wires[address] = wire
         return replies
 
-    def _place(self, group: int) -> tuple[RedisAddress, int]:
-        """Return where a group is: its server, and the number of the connection to it."""
+    def _place(self, group: int) -> tuple[RedisAddress, Wire]:
+        """Return where a group is: its server, and the connection to it."""
         address = self._routes.address[group]
         try:
-            return address, self._connected(address)[1]
+            return address, self._connected(address)
         except NO_ANSWER as fault:
             raise self._unreachable(address, fault) from fault
 
-    def _connected(self, address: RedisAddress) -> tuple[Wire, int]:
-        """Return the connection to a server and its number, which counts the times it was made."""
-        wire, number = self._wires.get(address, (None, 0))
-        if wire is None:
+    def _connected(self, address: RedisAddress) -> Wire:
+        """Return the connection to a server; another object whenever it had to be made."""
+        wires = self._wires.here()
+        wire = wires.get(address)
+        if wire is None or not wire.is_connected:
             wire = self._server(address)[0].make()
-        if not wire.is_connected:
             wire.connect()
-            number += 1
-            self._wires[address] = wire, number
-        return wire, number
+            wires[address] = wire
+        return wire
 
 
 @dataclass

@@ -47,7 +47,7 @@ from event_token import ClockUncertainty
 NODES = tuple(str(group) for group in range(GROUPS))
 # An invalidation reads only the head of a slot: generation and tokens of a hundred shards. A slot
 # whose tokens are longer is removed without a look at them.
-SLOT_HEAD_BYTES = 4_096
+SLOT_HEAD_LAST = str(4_096 - 1)
 # The first whose scripts replicate what they did, so that a replica has the same floors.
 VERSION_MIN = (5,)
 
@@ -101,7 +101,7 @@ class RedisStore(Store):
             if lease_ms:
                 group, *names = self.layout.place(key)
                 placeholder = Placeholder(os.urandom(PLACEHOLDER_NONCE_BYTES)).to_bytes()
-                arguments = (seen.slot or b"", placeholder, lease_ms)
+                arguments = (seen.slot or b"", placeholder, str(lease_ms))
                 commands.append(PREPARE.command(group, names, arguments))
                 placeholders.append(placeholder)
         replies = yield from self._servers.run(commands)
@@ -122,7 +122,7 @@ class RedisStore(Store):
             group, *names = self.layout.place(key)
             slot = expected.version or expected.slot or b""
             floor = expected.floor or b"\0"  # no floor is stored as this: nothing is filled in
-            commands.append(FILL.command(group, names, (floor, slot, entry, ttl_ms)))
+            commands.append(FILL.command(group, names, (floor, slot, entry, str(ttl_ms))))
         replies = yield from self._servers.run(commands)
         return [bool(reply) for reply in replies]
 
@@ -153,7 +153,7 @@ class RedisStore(Store):
         groups = {bucket: self.layout.group(bucket) for bucket in buckets}
         yield from self._servers.run(
             [
-                Command(group, ("SADD", self.layout.wanted_key(group), bucket))
+                Command(group, ("SADD", self.layout.wanted_key(group), str(bucket)))
                 for bucket, group in groups.items()
             ]
         )
@@ -192,7 +192,7 @@ class RedisStore(Store):
                 [
                     Command(group, ("INFO", "replication")),
                     Command(group, ("INFO", "memory")),
-                    Command(group, ("EVAL", "return 1", 0)),
+                    Command(group, ("EVAL", "return 1", "0")),
                 ]
             )
             found.add(
@@ -262,7 +262,7 @@ def swap_command(layout: CacheLayout, swap: BucketSwap, stale_ok_s: int = 0) -> 
     group = layout.group(swap.bucket)
     if stale_ok_s:
         keys += [layout.stale_key(key) for key in swap.removed]
-        return SWAP_KEEPING.command(group, keys, (*args, stale_ok_s * 1_000))
+        return SWAP_KEEPING.command(group, keys, (*args, str(stale_ok_s * 1_000)))
     return SWAP.command(group, keys, args)
 
 
@@ -281,7 +281,7 @@ def _decide(
         if floor is None:
             commands.append(Command(group, ("GET", layout.floor_key(bucket))))
         for key in keys:
-            head = ("GETRANGE", layout.slot_key(key), 0, SLOT_HEAD_BYTES - 1)
+            head = ("GETRANGE", layout.slot_key(key), "0", SLOT_HEAD_LAST)
             commands.append(Command(group, head))
         asked.append((bucket, floor, keys))
     replies = iter((yield from servers.run(commands)))
@@ -379,7 +379,9 @@ class RedisFloors(FloorStore):
     def wanted(self) -> list[int]:
         """See `FloorStore.wanted`."""
         keys = [self.layout.wanted_key(group) for group in range(len(NODES))]
-        commands = [Command(group, ("SPOP", key, WANTED_MAX)) for group, key in enumerate(keys)]
+        commands = [
+            Command(group, ("SPOP", key, str(WANTED_MAX))) for group, key in enumerate(keys)
+        ]
         named = [int(bucket) for bucket in chain(*run_steps(self._servers.run(commands)))]
         return [bucket for bucket in named if 0 <= bucket < self.layout.buckets]
 
@@ -391,7 +393,9 @@ class RedisFloors(FloorStore):
     def lease(self, key_range: str, holder: bytes, lease_ms: int) -> bool:
         """See `FloorStore.lease`."""
         key = self.layout.lease_key(key_range)
-        return run_steps(self._servers.run([LEASE.command(0, (key,), (holder, lease_ms))])) == [1]
+        return run_steps(
+            self._servers.run([LEASE.command(0, (key,), (holder, str(lease_ms)))])
+        ) == [1]
 
     def close(self) -> None:
         """See `FloorStore.close`."""

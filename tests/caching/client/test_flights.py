@@ -11,6 +11,7 @@ import pytest
 
 from caching.client.cache import AsyncFlights, Flights
 from caching.client.options import CacheOptions
+from credentials.per_process import PerProcess
 from tests.caching.client.model import Model
 from tests.caching.stores.opened import open_memory
 
@@ -41,7 +42,7 @@ def test_one_of_many_threads_calls() -> None:
     """R21: the others get its result; what has ended is called again."""
     flights = Flights[int]()
     callers = Callers()
-    flights._calls = callers
+    flights._calls = PerProcess[dict[Hashable, Any]](lambda: callers)
 
     def call() -> int:
         assert callers.all_have_asked.wait(WAIT_S)

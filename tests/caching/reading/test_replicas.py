@@ -69,7 +69,7 @@ def test_the_preferred_server_is_asked_before_those_of_its_role(pair: Pair) -> N
             for each in (first, second):
                 each.close()
             rows = reader.execute("SELECT 1", prefer=name)
-            assert [len(each._idle) for each in (first, second)] == [1 - asked, asked]
+            assert [len(each._idle.here()) for each in (first, second)] == [1 - asked, asked]
             assert not rows.is_primary
             second.name = "second"
 

@@ -28,6 +28,11 @@ class BlockingStore:
         self.nodes = store.nodes
         self.node_of = store.node_of
 
+    def begin_loop(self) -> None:
+        """In a forked process: its parent's event loop is none of its own."""
+        if self._loop is not None:
+            self._loop = asyncio.new_event_loop()
+
     def read(self, keys: Sequence[str]) -> list[KeyState]:
         return self._run(self._store.read(keys))
 

@@ -41,10 +41,10 @@ def open_memcached(
     def disconnect() -> None:
         opened.floors.close()
         for node in (node for each in made[1:] for node in each._nodes.values()):
-            connection = node._client.sock  # another thread may be using it
-            if connection is not None:
+            client = node._resumed  # another thread may be using it
+            if client is not None and client.sock is not None:
                 with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+                    client.sock.shutdown(socket.SHUT_RDWR)
 
     store = MemcachedStore(name, url, BUCKETS, options)
     opened = Opened(store, floors(), floors, flush, disconnect)

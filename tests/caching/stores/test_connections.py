@@ -1,49 +1,41 @@
-"""The connections of a client on Redis."""
+"""The connections of a store: who may use one, and after what it is used no more."""
 
 import asyncio
-import os
-import subprocess
-import sys
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from unittest.mock import Mock
 
+import hiredis
+import pymemcache
 import pytest
+import redis
 from redis.connection import Connection
 
+import caching
+from caching.errors import LayoutError, Reconnected
 from caching.protocol import CacheLayout
 from caching.steps import run_steps_async
-from caching.stores.on_redis.store import RedisStore
-from caching.stores.store import KeyState
+from caching.stores.on_redis import connections
+from caching.stores.on_redis.store import RedisFloors, RedisStore
+from caching.stores.opening import open_store
+from caching.stores.store import KeyChange, KeyState
 from shardstream.local.cache_server import RedisServer
 from tests.caching.cache_servers import StartServer, command
+from tests.caching.protocol.tokens import token
 from tests.caching.stores.blocking import BlockingStore
-from tests.caching.stores.opened import OPTIONS, TIMEOUT_MS
+from tests.caching.stores.opened import BUCKETS, OPTIONS, RANGE, Opened
+from tests.forks import in_children
+from tests.interrupts import Interrupt, SoftTimeLimit, lines_raised
 
 pytestmark = pytest.mark.servers
 
 CALLS = 120
-
-FORKING = """
-import os, sys
-from caching.protocol import CacheLayout
-from caching.stores.on_redis.store import RedisStore
-from caching.stores.store import StoreOptions
-from tests.caching.stores.blocking import BlockingStore
-
-options = StoreOptions(timeout_ms=int(sys.argv[2]))
-store = BlockingStore(RedisStore(CacheLayout("forked"), sys.argv[1], options))
-store.forget(["a"])
-child = os.fork()
-name = "child" if child == 0 else "parent"
-store.want_floors([1 if child == 0 else 2])
-for _ in range(500):
-    pair = store.read([name])[0]
-    assert pair.floor is None and pair.slot is None, pair
-    assert store.position("0", name) is None
-if child == 0:
-    os._exit(0)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
+KINDS = ("redis", "redis-async", "redis-cluster", "memcached")
+# Lines that every call runs at least, and at which of them it is ended.
+LINES_MIN = 60
+STEP = 7
 
 
 def test_a_closed_connection_is_opened_again(start_redis: StartServer[RedisServer]) -> None:
@@ -102,18 +94,121 @@ def test_many_calls_at_a_time(start_redis: StartServer[RedisServer]) -> None:
     assert found + asyncio.run(together()) == [[KeyState(None, None)]] * (2 * CALLS)
 
 
-def test_a_forked_process_has_connections_of_its_own(
-    start_redis: StartServer[RedisServer],
+def test_a_forked_process_has_connections_of_its_own(opened: Opened) -> None:
+    """Parent and children never read each other's replies."""
+    keys = ["user:1", "user:2", "user:3"]
+    generation = opened.make(keys, token("-", 5))
+    slots = {key: opened.put(key, generation, token("-", 5)).to_bytes() for key in keys}
+    store = opened.store
+
+    def read(key: str) -> None:
+        for _ in range(CALLS):
+            assert store.read([key])[0].slot == slots[key]
+
+    def read_in_child(key: str) -> None:
+        opened.store.begin_loop()
+        read(key)
+
+    wait = in_children(*(partial(read_in_child, key) for key in keys[1:]))
+    read(keys[0])
+    wait()
+
+
+@pytest.mark.parametrize("opened", ["redis", "redis-cluster", "memcached"], indirect=True)
+def test_a_forked_invalidator_has_to_resume(opened: Opened) -> None:
+    """Rule 11: its connections are others than those that its parent has resumed on."""
+    changes = [KeyChange("user:1", token("-", 6))]
+    opened.make(["user:1"], token("-", 5))
+
+    def invalidate_in_child() -> None:
+        with pytest.raises(Reconnected):
+            opened.floors.invalidate(changes)
+        assert opened.floors.resume(RANGE)
+        opened.floors.invalidate(changes)
+
+    in_children(invalidate_in_child)()
+    assert opened.floors.resume(RANGE) == {}
+    assert opened.floors.invalidate(changes).floors_raised == 0
+
+
+@pytest.mark.parametrize("opened", KINDS, indirect=True)
+@pytest.mark.parametrize("error", [SoftTimeLimit, Interrupt])
+def test_the_next_call_gets_its_own_reply(opened: Opened, error: type[BaseException]) -> None:
+    """Time limits and signals that end a call at any line leave no reply for the next one."""
+    generation = opened.make(["user:1", "user:2"], token("-", 5))
+    opened.put("user:1", generation, token("-", 5))
+    slot = opened.put("user:2", generation, token("-", 5)).to_bytes()
+
+    def check() -> None:
+        assert opened.store.read(["user:2"])[0].slot == slot
+
+    check()
+    read = partial(opened.store.read, ["user:1"])
+    packages = (caching, redis, pymemcache)
+    assert lines_raised(read, check, error, *packages, step=STEP) > LINES_MIN / STEP
+
+
+@pytest.mark.parametrize("opened", ["redis", "redis-cluster", "memcached"], indirect=True)
+@pytest.mark.parametrize("error", [SoftTimeLimit, Interrupt])
+def test_an_interrupted_invalidator_has_to_resume(
+    opened: Opened, error: type[BaseException]
 ) -> None:
-    """Parent and child never read each other's replies."""
-    server = start_redis()
+    """The same for the connection of an invalidator, which is another one afterwards."""
+    opened.make(["user:1"], token("-", 5))
+    places = dict.fromkeys(opened.floors.nodes, (None, b"S1"))
 
-    ended = subprocess.run(
-        [sys.executable, "-c", FORKING, f"redis://{server.address}", str(TIMEOUT_MS)],
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-    )
+    def check() -> None:
+        opened.floors.resume(RANGE)
+        found = opened.floors.publish(RANGE, places)
+        assert set(found.values()) <= {b"S1"}
 
-    assert (ended.returncode, ended.stderr) == (0, "")
+    invalidate = partial(opened.floors.invalidate, [KeyChange("user:1", token("-", 6))])
+    packages = (caching, redis, pymemcache)
+    assert lines_raised(invalidate, check, error, *packages, step=STEP) > LINES_MIN / STEP
+
+
+def test_no_number_reaches_the_packer(
+    start_redis: StartServer[RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hiredis dies of a signal handler that raises while it turns a number into text."""
+    packed: list[object] = []
+    pack_command = hiredis.pack_command
+
+    def pack(words: tuple[str | bytes, ...]) -> bytes:
+        packed.extend(words)
+        return bytes(pack_command(words))  # type: ignore[arg-type]  # too narrow
+
+    monkeypatch.setattr(connections, "PACK", lambda words: [b"".join(map(pack, words))])
+    monkeypatch.setattr("redis.connection.hiredis.pack_command", pack)
+    url, layout = f"redis://{start_redis().address}/3", CacheLayout("packed", BUCKETS)
+    for is_async in (False, True):
+        options = replace(OPTIONS, is_async=is_async, stale_ok_s=60)
+        store = RedisStore(layout, url, options)
+        opened = Opened(store, RedisFloors(layout, url, options), Mock(), Mock(), Mock())
+        generation = opened.make(["user:1"], token("-", 5))
+        opened.put("user:1", generation, token("-", 5))
+        [seen] = opened.store.read(["user:2"])
+        prepared = opened.store.prepare("user:2", seen, 1_000)
+        assert prepared is not None
+        opened.store.release("user:2", prepared)
+        opened.store.want_floors([1])
+        opened.store.check()
+        assert opened.floors.wanted() == [1]
+        assert opened.floors.lease(RANGE, b"me", 60_000)
+        opened.floors.publish(RANGE, {"0": (None, b"S1")})
+        opened.floors.invalidate([KeyChange("user:1", token("-", 6))])
+        opened.flush()
+
+    assert packed
+    assert {type(word) for word in packed} == {str, bytes}
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["decode_responses=true", "protocol=3", "encoding=latin-1", "retry_on_timeout=true", "x="],
+)
+@pytest.mark.parametrize("scheme", ["redis", "rediss+cluster"])
+def test_options_that_change_replies_are_refused(scheme: str, option: str) -> None:
+    """redis-py takes any argument of its connections from a URL: replies would not be bytes."""
+    with pytest.raises(LayoutError, match=re.escape(f"?{option.partition('=')[0]}=")):
+        open_store(f"{scheme}://localhost/0?{option}", "refused")
