@@ -393,8 +393,11 @@ class ReaderReporter:
 
     def _flush(self, timeout_s: float) -> None:
         """Wait for the delivery of an earlier record, for at most that time."""
-        if self._producer is not None:
-            self._producer.flush(timeout_s)
+        try:
+            if self._producer is not None:
+                self._producer.flush(timeout_s)
+        except ShardstreamError as error:  # another process's
+            self._fail(self._topic, error)
 
     def _write_offsets(self, request: Callable[[GroupOffsets], None]) -> None:
         """Begin or continue a request of the group; it never waits for an earlier one."""

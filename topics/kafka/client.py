@@ -38,6 +38,7 @@ from topics.kafka.errors import (
     kafka_errors,
     note_answer,
 )
+from topics.kafka.forked import note_client
 from topics.kafka.oauth import AWS_MSK_IAM, current_token
 
 
@@ -326,16 +327,21 @@ def admin_config(config: ClientConfig) -> dict[str, Any]:
     return _for_client(settings)
 
 
-class _WeakProducer(Producer):
-    """One that can be referred to weakly."""
+class _OwnProducer(Producer):
+    """One that can be referred to weakly, and does not outlive a fork."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        note_client(self)
 
 
-class _WeakConsumer(Consumer):
-    """One that can be referred to weakly, and is not closed while its password is set."""
+class _OwnConsumer(Consumer):
+    """The same, which is not closed while its password is set."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._open = Lock()
+        note_client(self)
 
     def close(self) -> None:
         with self._open:
@@ -344,6 +350,14 @@ class _WeakConsumer(Consumer):
     def set_sasl_credentials(self, username: str, password: str) -> None:
         with self._open:
             super().set_sasl_credentials(username, password)
+
+
+class _OwnAdmin(AdminClient):
+    """The same as the producer."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        note_client(self)
 
 
 class _Login:
@@ -390,9 +404,9 @@ def _log_error(error: KafkaError) -> None:
 def new_producer(config: ClientConfig, settings: dict[str, Any]) -> Producer:
     """Return a producer with these settings, which takes another password where that may change."""
     if not config.may_change:
-        return Producer(settings, logger=_LOG)
+        return _OwnProducer(settings, logger=_LOG)
     login = _Login(config, settings)
-    producer = _WeakProducer({**settings, "error_cb": login}, logger=_LOG)
+    producer = _OwnProducer({**settings, "error_cb": login}, logger=_LOG)
     login.client = weakref.ref(producer)
     return producer
 
@@ -400,9 +414,9 @@ def new_producer(config: ClientConfig, settings: dict[str, Any]) -> Producer:
 def new_consumer(config: ClientConfig, settings: dict[str, Any]) -> Consumer:
     """Return a consumer likewise."""
     if not config.may_change:
-        return Consumer(settings, logger=_LOG)
+        return _OwnConsumer(settings, logger=_LOG)
     login = _Login(config, settings)
-    consumer = _WeakConsumer({**settings, "error_cb": login}, logger=_LOG)
+    consumer = _OwnConsumer({**settings, "error_cb": login}, logger=_LOG)
     login.client = weakref.ref(consumer)
     return consumer
 
@@ -466,7 +480,7 @@ def open_admin(config: ClientConfig) -> AdminClient:
     if opened is not None and config in opened:
         return opened[config]
     with kafka_errors("opening an admin client", config.brokers):
-        admin = AdminClient(admin_config(config), logger=_LOG)
+        admin = _OwnAdmin(admin_config(config), logger=_LOG)
     if opened is not None:
         opened[config] = admin
     return admin
