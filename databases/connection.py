@@ -13,6 +13,7 @@ from databases.error_codes import ACCESS_REFUSED, CLIENT_ERRORS, LOGIN_REFUSED, 
 from databases.errors import LoginRefused, ServerLost, ServerRefused, ServerSilent
 from databases.internal_tables import create_internal_tables
 from databases.server import DatabaseServer, TlsSettings
+from databases.session import UTF8_SESSION, check_session
 from databases.sql import rows
 from event_token.errors import ShardstreamError
 
@@ -22,10 +23,13 @@ QUERY_TIMEOUT_S: Final = 30
 
 # Two server settings would hide something: a row limit, which DEFAULT would restore, and from MySQL
 # 8.0.30 on the invisible primary keys that it generates. MariaDB reads the second as a comment.
+_TIME_ZONE: Final = "+00:00"
+_ROWS_MAX: Final = "18446744073709551615"
 _SESSION: Final = (
-    "SET SESSION time_zone = '+00:00', sql_select_limit = 18446744073709551615 "
+    f"SET SESSION time_zone = '{_TIME_ZONE}', sql_select_limit = {_ROWS_MAX} "
     "/*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
 )
+_ASKED: Final = {"time_zone": _TIME_ZONE, "sql_select_limit": _ROWS_MAX, **UTF8_SESSION}
 
 # (server's error number, its text, where) -> the project's error; None: let PyMySQL's error pass.
 Translate = Callable[[int, str, str], ShardstreamError | None]
@@ -40,7 +44,8 @@ def open_connection(
     """A PyMySQL connection in UTC and autocommit that is shown all rows and keys.
 
     `many_statements` allows several statements per packet. Raises ServerRefused on credentials,
-    privileges or certificates, ServerSilent where none answers, ServerLost on anything else.
+    privileges, certificates or what it was asked for, ServerSilent where none answers, ServerLost
+    on anything else.
     """
     arguments = {
         "charset": "utf8mb4",
@@ -65,13 +70,19 @@ def open_connection(
 
 def _connect(server: DatabaseServer, password: str, arguments: dict[str, Any]) -> Any:
     with server_errors(server, "connecting to", _not_connected):
-        return Connection(
+        connection = Connection(
             host=server.host,
             port=server.port,
             user=server.user,
             password=password,
             **arguments,
         )
+        try:
+            check_session(connection, server.name, _ASKED)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
 
 
 def _tls_arguments(tls: TlsSettings | None) -> dict[str, Any]:

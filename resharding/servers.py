@@ -13,6 +13,7 @@ from databases.errors import ServerLost, ServerRefused, ServerSilent
 from databases.grants import read_account
 from databases.server import DatabaseServer
 from databases.server_facts import facts_of
+from databases.session import check_session
 from databases.sql import rows
 from event_token import Flavor, GtidSet, parse_gtid_set
 from event_token.errors import UsageError
@@ -57,6 +58,7 @@ def open_session(server: ReshardServer, *, many_statements: bool = False) -> Any
                 f"SET SESSION sql_mode = '{SESSION_MODE}', wait_timeout = {_IDLE_S_MAX}, "
                 f"{_LIMITS[server.flavor]}"
             )
+            check_session(connection, server.name, {"sql_mode": SESSION_MODE})
     except BaseException:
         connection.close()
         raise

@@ -11,6 +11,7 @@ import pymysql
 from databases.connection import open_connection
 from databases.errors import ServerLost
 from databases.server_facts import Place
+from databases.session import check_session
 from databases.sql import beyond, quoted
 from databases.table_cursor import TableCursor
 from producers.copy.binary_rows import RowPackets, value_ends
@@ -222,11 +223,11 @@ RECEIVE_BYTES: Final = 256 * 1024
 _COM_STMT_PREPARE: Final = b"\x16"
 _COM_STMT_EXECUTE: Final = b"\x17"
 _COM_STMT_CLOSE: Final = b"\x19"
+# Zero dates and days that do not exist compare as they are stored.
+_MODE: Final = "ALLOW_INVALID_DATES"
 _SESSION: Final = (
     # Text in its column's character set, so that the decoder treats it like text of the binlog.
-    "SET SESSION character_set_results = NULL",
-    # Zero dates and days that do not exist compare as they are stored.
-    "SET SESSION sql_mode = 'ALLOW_INVALID_DATES'",
+    f"SET SESSION character_set_results = NULL, sql_mode = '{_MODE}'",
     # Each SELECT is one consistent read, independent of the server's default.
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
@@ -241,6 +242,8 @@ class ChunkConnection:
         with server_errors(server, "preparing to copy from"), self.connection.cursor() as cursor:
             for statement in _SESSION:
                 cursor.execute(statement)
+            asked = {"character_set_results": None, "sql_mode": _MODE}
+            check_session(self.connection, server.name, asked)
 
     @property
     def is_open(self) -> bool:

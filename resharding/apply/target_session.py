@@ -8,6 +8,7 @@ import pymysql
 from databases.catalog import read_columns, unique_keys
 from databases.connection import error_text, is_transient, lost_or_refused, server_errors
 from databases.errors import ServerLost
+from databases.session import check_session
 from databases.sql import rows
 from resharding.apply.statements import ReshardTargetTable, TargetStatement
 from resharding.bookkeeping import Checkpoint, read_checkpoints
@@ -21,12 +22,11 @@ from topics.records.vevent import VEvent
 STRICT_MODE: Final = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 LENIENT_MODE: Final = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 _SESSION: Final = (
-    f"SET SESSION sql_mode = '{STRICT_MODE}'",
-    "SET SESSION foreign_key_checks = 0",
-    "SET SESSION sql_safe_updates = 0",
+    f"SET SESSION sql_mode = '{STRICT_MODE}', foreign_key_checks = 0, sql_safe_updates = 0",
     # Gap locks would only block verify.
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
+_ASKED: Final = {"sql_mode": STRICT_MODE, "foreign_key_checks": "0", "sql_safe_updates": "0"}
 # Larger packets of statements save nothing more.
 PACKET_BYTES: Final = 1024 * 1024
 # WARN_DATA_TRUNCATED: the warning for the ENUM error value where it is accepted.
@@ -50,6 +50,7 @@ class TargetSession:
                 with self.connection.cursor() as cursor:
                     for statement in _SESSION:
                         cursor.execute(statement)
+                check_session(self.connection, server.name, _ASKED)
                 [(packet,)] = rows(self.connection, "SELECT @@max_allowed_packet")
         except BaseException:
             self.close()

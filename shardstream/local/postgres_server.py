@@ -119,7 +119,7 @@ class PostgresServer(LocalServer):
         settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
         place = ("-D", str(self.datadir), "-p", str(self.port))
         self._process.launch(
-            [*_not_as_root(), *binaries.server, *place, *settings, *self.extra_args]
+            [*not_as_root(), *binaries.server, *place, *settings, *self.extra_args]
         )
 
     def serves(self) -> bool:
@@ -143,7 +143,7 @@ class PostgresServer(LocalServer):
         options = ("--no-sync", "--no-locale", "--encoding=UTF8", "--auth=scram-sha-256")
         account = (f"--username={SUPERUSER}", f"--pwfile={secret}")
         run_step(
-            [*_not_as_root(), *binaries.initdb, *options, *account, "-D", str(making)],
+            [*not_as_root(), *binaries.initdb, *options, *account, "-D", str(making)],
             what=f"initialising {self.name}",
             timeout_s=INITIALISE_S_MAX,
         )
@@ -151,7 +151,7 @@ class PostgresServer(LocalServer):
         making.rename(self.datadir)
 
 
-def _not_as_root() -> tuple[str, ...]:
+def not_as_root() -> tuple[str, ...]:
     """How root runs the server, which refuses root: as nobody, who may enter root's folders."""
     if os.geteuid() != 0:
         return ()

@@ -5,13 +5,14 @@ that also moves the position (`apply`). Nothing here needs Spark.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from credentials.per_process import PerProcess
 from event_token.errors import Retry, ShardstreamError, UsageError
 from sinks.database.catalog import FollowerCatalog
 from sinks.database.dialect import Dialect, TargetTable
@@ -117,7 +118,6 @@ class SqlDatabase:
                     f"another query writes to {self._dialect.place} as '{self._options.follower}': "
                     f"stop it, or wait until the server has noticed its end"
                 )
-            _commit(connection)
             self.clean_up()
             try:
                 yield
@@ -329,7 +329,11 @@ def _commit(connection: Connection) -> None:
         raise
 
 
-@lru_cache(maxsize=16)
 def _engine_of(url: str) -> Engine:
     """One pool of connections per process: tasks come with objects of their own."""
-    return dialect_of(url).open_engine()
+    return _ENGINES.here()(url)
+
+
+_ENGINES: PerProcess[Callable[[str], Engine]] = PerProcess(
+    lambda: lru_cache(maxsize=16)(lambda url: dialect_of(url).open_engine())
+)

@@ -1,7 +1,8 @@
 """What differs between databases: names, types, how rows are staged and upserted.
 
 `Dialect` is the interface. Its methods get an open SQLAlchemy connection, run SQL on it and never
-commit. A new dialect gives types, `stage_rows`, `upsert` and what it must quote otherwise.
+commit, but for `claim`. A new dialect gives types, `stage_rows`, `upsert` and what it must quote
+otherwise.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -271,12 +272,16 @@ class Dialect:
         ]
 
     def claim(self, connection: Connection, follower: str) -> bool:
-        """Take the follower's lock for as long as the connection lives; False: another has it."""
+        """Take the follower's lock; False: another has it.
+
+        It lasts until `release_claims`, or for as long as the connection and what `claim` has left
+        open on it.
+        """
         raise NotImplementedError
 
     def release_claims(self, connection: Connection) -> None:
         """Give back what `claim` has taken on this connection."""
-        raise NotImplementedError
+        connection.rollback()
 
     def create_stage(self, connection: Connection, name: str, columns: Mapping[str, str]) -> None:
         """Create a staging table, which need not survive a crash; `columns`: types by name."""

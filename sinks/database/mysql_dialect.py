@@ -17,6 +17,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DBAPIError
 
 from databases.error_codes import LOGIN_REFUSED
+from databases.session import UTF8_SESSION, check_session, set_session
 from event_token.errors import ShardstreamError, UsageError
 from sinks.database.dialect import (
     INTERNAL,
@@ -174,12 +175,14 @@ CONNECT_S_MAX = 30
 LOCK_WAIT_S_MAX = 60
 # The connection that holds the lock may be silent for as long as servers allow.
 CLAIM_S_MAX = 31_536_000
-_SESSION = (
-    "SET SESSION time_zone = '+00:00', sql_safe_updates = 0, "
-    f"lock_wait_timeout = {LOCK_WAIT_S_MAX}, "
+_SESSION: Final = {
+    "time_zone": "+00:00",
     # Zero and invalid dates are values; a value that does not fit is an error.
-    "sql_mode = 'STRICT_ALL_TABLES,ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO,"
-    "NO_ENGINE_SUBSTITUTION'"
+    "sql_mode": "STRICT_ALL_TABLES,ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO,"
+    "NO_ENGINE_SUBSTITUTION",
+}
+_SET_SESSION: Final = (
+    f"{set_session(_SESSION)}, sql_safe_updates = 0, lock_wait_timeout = {LOCK_WAIT_S_MAX}"
 )
 _KEY_INDEX_CHARS = 191
 _IS_TEXT = re.compile(r"char|text")
@@ -212,14 +215,20 @@ class MysqlDialect(Dialect):
             isolation_level="READ COMMITTED",
             connect_args={
                 "connect_timeout": CONNECT_S_MAX,
-                "init_command": _SESSION,
+                "init_command": _SET_SESSION,
                 "client_flag": CLIENT.FOUND_ROWS | CLIENT.LOCAL_FILES,
                 "program_name": "shardstream",
             },
         )
 
         def connect(_dialect: Any, _record: Any, _arguments: Any, named: dict[str, Any]) -> Any:
-            return self.login(LoadingConnection, named)
+            connection = self.login(LoadingConnection, named)
+            try:
+                check_session(connection, self.place, _SESSION | UTF8_SESSION)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
 
         event.listen(engine, "do_connect", connect)
         return engine
@@ -260,6 +269,7 @@ class MysqlDialect(Dialect):
         digest = hashlib.sha256(f"{self._database} {follower}".encode()).hexdigest()
         name = f"shardstream {digest[:32]}"
         [(has,)] = rows_of(connection, "SELECT GET_LOCK(:name, 0)", {"name": name})
+        connection.commit()
         return bool(has)
 
     def release_claims(self, connection: Connection) -> None:

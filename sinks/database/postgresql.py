@@ -59,6 +59,21 @@ _KEEPALIVES = {
     "keepalives_interval": KEEPALIVE_INTERVAL_S,
     "keepalives_count": KEEPALIVE_PROBES,
 }
+# Set in each transaction: a pooler may leave them out at the start, and give each transaction to
+# another session, which has what its role, its database or another client has set.
+_SETTINGS = {
+    "TimeZone": "UTC",
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "client_min_messages": "warning",
+}
+_SET_ALL = "SELECT " + ", ".join(f"set_config('{k}', '{v}', true)" for k, v in _SETTINGS.items())
+# What would end a transaction that only holds a lock; before 17 a server has one of them.
+_NO_LIMITS = (
+    "SELECT set_config(name, '0', true) FROM pg_settings "
+    "WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')"
+)
 _COLUMN = re.compile(r"^COPY \w+, line \d+, column ([^:\n]+)", re.MULTILINE)
 _UNIQUE_VIOLATION = "23505"
 _DATA_EXCEPTION = "22"
@@ -96,7 +111,7 @@ class PostgresDialect(Dialect):
         self._replaces_nul = replaces_nul
 
     def open_engine(self) -> Engine:
-        """Return an engine whose sessions speak UTC."""
+        """Return an engine whose transactions speak UTC and UTF-8, whatever lies between."""
         engine = create_engine(
             self._url,
             # A connection that the server has closed meanwhile is replaced.
@@ -107,15 +122,19 @@ class PostgresDialect(Dialect):
                 **{k: v for k, v in _KEEPALIVES.items() if k not in self._url.query},
                 "connect_timeout": CONNECT_S_MAX,
                 "application_name": "shardstream",
-                "options": "-c timezone=UTC -c client_encoding=UTF8 -c datestyle=ISO "
-                "-c intervalstyle=postgres -c client_min_messages=warning",
+                # A prepared statement belongs to a session.
+                "prepare_threshold": None,
             },
         )
 
         def connect(_dialect: Any, _record: Any, _arguments: Any, named: dict[str, Any]) -> Any:
             return self.login(psycopg.connect, named)
 
+        def begin(connection: Connection) -> None:
+            connection.exec_driver_sql(_SET_ALL)
+
         event.listen(engine, "do_connect", connect)
+        event.listen(engine, "begin", begin)
         return engine
 
     def refuses_login(self, error: BaseException) -> bool:
@@ -130,15 +149,18 @@ class PostgresDialect(Dialect):
         return TYPES[column.kind]
 
     def claim(self, connection: Connection, follower: str) -> bool:
-        """Take an advisory lock of the session."""
+        """Take an advisory lock of the transaction, which stays open.
+
+        A pooler keeps a session for a transaction, and ends it with its client. The transaction has
+        no snapshot, so it holds up neither VACUUM nor anything else.
+        """
         digest = hashlib.sha256(f"shardstream {follower}".encode()).digest()
         number = int.from_bytes(digest[:8], "big", signed=True)
-        [(has,)] = rows_of(connection, "SELECT pg_try_advisory_lock(:number)", {"number": number})
-        return bool(has)
-
-    def release_claims(self, connection: Connection) -> None:
-        """Release the advisory locks of the session."""
-        rows_of(connection, "SELECT pg_advisory_unlock_all()")
+        rows_of(connection, _NO_LIMITS)
+        # Without parameters: the portal of a query that has some keeps a snapshot.
+        return bool(
+            connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({number})").scalar()
+        )
 
     def create_schema(self, connection: Connection, name: str) -> None:
         """Create a schema, unless it is there: that takes fewer rights.

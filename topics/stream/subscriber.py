@@ -27,7 +27,7 @@ from topics.schemas import open_schema_ids
 from topics.start.positions import known_topology, resolve_start
 from topics.start.start_forms import ParsedStart, Start, parse_start
 from topics.start.unmarked_hop import unmarked_hop, unmarked_targets
-from topics.stream.delivery import Delivery, Taken, TakenRows
+from topics.stream.delivery import Delivery, Place, Taken, TakenRows
 from topics.stream.merged_stream import MergedStream, StreamParts, UnmergedStream
 from topics.stream.progress_feed import ProgressFeed
 
@@ -324,6 +324,7 @@ class StreamSubscriber:
     def _read(self, timeout_s: float | None, *, is_handled: bool) -> None:
         """Make at least one event ready, unless closed or idle for too long."""
         idle_since_s = time.monotonic()
+        begun: Place | None = None
         while not self._ready and not self._closing.is_set():
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -332,8 +333,9 @@ class StreamSubscriber:
                 if self._session is None:
                     self._session = self._open()
                     idle_since_s = time.monotonic()
+                begun = self._session.place
                 if self._reporter is not None and is_handled:
-                    self._reporter.note(self._session.place.position)
+                    self._reporter.note(begun.position)
                 self._session.read(
                     self._ready, POLL_S if timeout_s is None else min(POLL_S, timeout_s)
                 )
@@ -342,6 +344,9 @@ class StreamSubscriber:
             except ShardstreamError as error:
                 self._spent(error)
                 continue
+            except BaseException:
+                self._cut_off(begun)
+                raise
             if timeout_s is not None and time.monotonic() - idle_since_s >= timeout_s:
                 return
 
@@ -361,6 +366,18 @@ class StreamSubscriber:
         """End the session: its ready events come first, then the error, then a new session."""
         self._failure = error
         self._leave()
+
+    def _cut_off(self, begun: Place | None) -> None:
+        """End a session that an interrupt may have made lose what it had fetched.
+
+        The next read begins where this one did.
+        """
+        session, self._session = self._session, None
+        self._ready.clear()
+        if begun is not None:
+            self._start = begun.position()
+        if session is not None:
+            session.close()
 
     def _open(self) -> MergedStream | UnmergedStream:
         topology = known_topology(self._config, self.keyspace)

@@ -5,12 +5,13 @@ import threading
 from contextlib import suppress
 
 from tests.database_servers import DatabaseFixture
+from tests.postgres_servers import PostgresFixture
 
 
 class VirtualAddress:
     """Listens on a port of loopback and passes each connection on to the server of the moment."""
 
-    def __init__(self, database: DatabaseFixture) -> None:
+    def __init__(self, database: DatabaseFixture | PostgresFixture) -> None:
         self._upstream = (database.host, database.port)
         self._open: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))

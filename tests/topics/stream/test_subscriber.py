@@ -10,6 +10,7 @@ import pytest
 from event_token import ClockUncertainty, KeyRange, Order, ShardPosition, StreamPosition, compare
 from event_token.errors import UsageError
 from shardstream.local.kafka_cluster import KafkaCluster
+from tests.interrupts import Interrupt, SoftTimeLimit
 from tests.topics.schemas.writing import remove_topics
 from tests.topics.shard_writer import (
     CELL_US,
@@ -24,12 +25,16 @@ from tests.topics.splits import FAR_US, Seen, seen
 from tests.topics.subscribing import idle, taken
 from topics.errors import LogShrank, PositionTooOld, ReaderClosed, RowsNotReadable, StartNotReached
 from topics.kafka.client import ClientConfig
+from topics.kafka.consumer import StreamConsumer
 from topics.keyspace.topology import ShardEntry, Topology
 from topics.reading.planner import MaxHold
 from topics.records.vevent import Op, VEvent
 from topics.start.positions import resolve_start
 from topics.stream.log_reader import ShardLogReader
 from topics.stream.subscriber import ReaderStats, StreamSubscriber
+
+# How often a read is ended: by the progress topic, and by logs.
+RAISED = 4
 
 
 def written(writers: Sequence[ShardWriter]) -> list[Seen]:
@@ -423,3 +428,35 @@ def test_what_cannot_be_subscribed_to(
         pytest.raises(UsageError, match="is of the shards -80, the stream of the key range -:"),
     ):
         next(stream)
+
+
+@pytest.mark.parametrize("error", [SoftTimeLimit, Interrupt])
+def test_what_ends_a_read_loses_no_event(
+    config: ClientConfig,
+    three: tuple[str, list[Seen]],
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+) -> None:
+    """A signal handler that raises once records are fetched: the next read begins before them."""
+    keyspace, everything = three
+    events: list[VEvent] = []
+    raised: list[int] = []
+    take = StreamConsumer.take
+
+    def take_and_raise(consumer: StreamConsumer, *arguments: Any) -> list[Any]:
+        found = take(consumer, *arguments)
+        if found and len(raised) < RAISED:
+            raised.append(len(found))
+            raise error
+        return found
+
+    monkeypatch.setattr(StreamConsumer, "take", take_and_raise)
+    with StreamSubscriber(keyspace, start="earliest", config=config) as stream:
+        while len(events) < len(everything):
+            try:
+                events += stream.take(5, TIMEOUT_S)
+            except error:
+                assert stream.position is not None
+
+    assert len(raised) == RAISED
+    assert seen(events) == everything
