@@ -73,15 +73,16 @@ class Flights(Generic[T]):
                 continue
 
     def _lead(self, what: Hashable, mine: Future[T], call: Callable[[], T]) -> T:
-        before = _WITHIN.set(_WITHIN.get() | {what})
+        before = _WITHIN.get()
         try:
+            _WITHIN.set(before | {what})
             result = call()
             mine.set_result(result)
         except Exception as error:
             mine.set_exception(error)
             raise
         finally:
-            _WITHIN.reset(before)
+            _WITHIN.set(before)
         return result
 
 
@@ -101,17 +102,16 @@ class AsyncFlights(Generic[T]):
         if what in _WITHIN.get():
             return await call(), False
         task, is_first = self._calls.get(what), False
-        if task is None or task.done():
+        if task is None:
             before = _WITHIN.set(_WITHIN.get() | {what})
             task, is_first = asyncio.create_task(call()), True
             _WITHIN.reset(before)
-            self._calls[what] = task
             task.add_done_callback(lambda done: self._end(what, done))
+            self._calls[what] = task
         return await asyncio.shield(task), not is_first
 
     def _end(self, what: Hashable, task: asyncio.Task[T]) -> None:
-        if self._calls.get(what) is task:
-            del self._calls[what]
+        self._calls.pop(what, None)
         if not task.cancelled():
             task.exception()  # read here, in case that nobody waits any more
 

@@ -250,11 +250,12 @@ _LOADING: ContextVar[Recorder | None] = ContextVar("shardstream_loading", defaul
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """Make this the recorder of the loader that runs."""
-    before = _LOADING.set(recorder)
+    before = _LOADING.get()
     try:
+        _LOADING.set(recorder)
         yield
     finally:
-        _LOADING.reset(before)
+        _LOADING.set(before)
 
 
 def writes_of(newer_than: Writes | None) -> tuple[EventToken, ...]:

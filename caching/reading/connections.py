@@ -53,7 +53,8 @@ class OpenConnection:
     def ask_named(self, statement: str) -> list[dict[str, Any]]:
         """The rows of one of our statements by column name; errors as of `ask`."""
         with driver_errors("asking a server"):
-            names, found = self._call(statement, ())
+            described, found = self._call(statement, ())
+            names = [str(column[0]) for column in described]
             return [dict(zip(names, _plain(row), strict=True)) for row in found]
 
     def ask_if_shown(self, statement: str) -> list[tuple[Any, ...]] | None:
@@ -87,24 +88,23 @@ class OpenConnection:
         is_ours = isinstance(error, ShardstreamError) and not isinstance(error, ServerLost)
         return not self.is_asking and (is_ours or _is_answer(error))
 
-    def _call(self, statement: str, args: Any) -> tuple[list[str], list[Any]]:
-        """The names of the columns, and the rows as the driver returns them."""
-        names: list[str] = []
+    def _call(self, statement: str, args: Any) -> tuple[Sequence[Any], list[Any]]:
+        """The description of the columns, and the rows, as the driver returns them."""
         found: list[Any] = []
         self.is_asking = True
         cursor = self.raw.cursor()
         try:
             # Without values a driver must not format the text: % is no placeholder then.
             cursor.execute(statement, args) if args else cursor.execute(statement)
-            if cursor.description:
-                names = [str(column[0]) for column in cursor.description]
+            described = cursor.description or ()
+            if described:
                 found = list(cursor.fetchall())
         except Exception as error:
             if _is_answer(error):
                 self._finish(cursor)
             raise
         self._finish(cursor)
-        return names, found
+        return described, found
 
     def _finish(self, cursor: Any) -> None:
         """Read what is left of the answer, such as further results of a procedure."""

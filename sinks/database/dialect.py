@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Connection, Engine, ExceptionContext, event, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from credentials.errors import SecretUnavailable
@@ -126,6 +126,24 @@ class StagedUpsert:
     stage: str
     columns: Sequence[str]
     kept: Sequence[str]
+
+
+def closing_cut_off(engine: Engine) -> Engine:
+    """Let an engine close each connection whose call is ended from outside, as by a time limit.
+
+    The pool would lend it with an answer that nobody has read; and the error would be one of
+    SQLAlchemy's.
+    """
+
+    def close(context: ExceptionContext) -> BaseException | None:
+        error = context.original_exception
+        if isinstance(error, context.dialect.loaded_dbapi.Error):
+            return None
+        context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
+        return error
+
+    event.listen(engine, "handle_error", close, retval=True)
+    return engine
 
 
 class Dialect:

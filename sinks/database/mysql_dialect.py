@@ -28,6 +28,7 @@ from sinks.database.dialect import (
     StagedUpsert,
     TargetTable,
     Update,
+    closing_cut_off,
     rows_of,
     run,
 )
@@ -231,7 +232,7 @@ class MysqlDialect(Dialect):
             return connection
 
         event.listen(engine, "do_connect", connect)
-        return engine
+        return closing_cut_off(engine)
 
     def refuses_login(self, error: BaseException) -> bool:
         """Tell by the server's number."""

@@ -25,6 +25,7 @@ from sinks.database.dialect import (
     Dialect,
     StagedUpsert,
     TargetTable,
+    closing_cut_off,
     rows_of,
     run,
 )
@@ -135,7 +136,7 @@ class PostgresDialect(Dialect):
 
         event.listen(engine, "do_connect", connect)
         event.listen(engine, "begin", begin)
-        return engine
+        return closing_cut_off(engine)
 
     def refuses_login(self, error: BaseException) -> bool:
         """Tell by the server's state, or by its text where a connection was not made."""

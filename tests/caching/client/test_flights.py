@@ -5,22 +5,22 @@ import itertools
 import threading
 from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import pytest
 
+import caching
 from caching.client.cache import AsyncFlights, Flights
 from caching.client.options import CacheOptions
 from credentials.per_process import PerProcess
 from tests.caching.client.model import Model
 from tests.caching.stores.opened import open_memory
+from tests.forks import in_children
+from tests.interrupts import Interrupt, SoftTimeLimit, lines_raised
 
 CALLERS = 20
 WAIT_S = 60
-
-
-class Interrupted(BaseException):
-    """As KeyboardInterrupt, which pytest would take for one of its own."""
 
 
 class Callers(dict[Hashable, Any]):
@@ -58,6 +58,43 @@ def test_one_of_many_threads_calls() -> None:
     ]
 
 
+def test_a_forked_process_waits_for_no_thread_of_its_parent() -> None:
+    """What a thread of the parent calls at the time of the fork is called again in the child."""
+    flights = Flights[int]()
+    began, may_end = threading.Event(), threading.Event()
+
+    def call() -> int:
+        began.set()
+        assert may_end.wait(WAIT_S)
+        return 1
+
+    def share_in_child() -> None:
+        assert flights.share("key", lambda: 2) == (2, False)
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(flights.share, "key", call)
+        assert began.wait(WAIT_S)
+        in_children(share_in_child)()
+        may_end.set()
+        assert found.result() == (1, False)
+
+
+@pytest.mark.parametrize("error", [SoftTimeLimit, Interrupt])
+def test_what_ends_a_call_leaves_nothing_to_wait_for(error: type[BaseException]) -> None:
+    """Whichever line a signal handler raises at, the next caller calls."""
+    flights = Flights[int]()
+
+    def check() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(flights.share, "key", lambda: 2).result(WAIT_S) == (2, False)
+
+    # Each in a context of its own, which forgets what a call is within.
+    def call() -> None:
+        copy_context().run(flights.share, "key", lambda: 1)
+
+    assert lines_raised(call, check, error, caching) > 10
+
+
 def test_those_who_wait_get_the_error_but_no_interrupt() -> None:
     """An error is everybody's; after an interrupt one of the others calls."""
     flights = Flights[str]()
@@ -75,7 +112,7 @@ def test_those_who_wait_get_the_error_but_no_interrupt() -> None:
         except BaseException as raised:  # noqa: BLE001 - checked below
             errors.append(raised)
 
-    for error in (ValueError("lost"), Interrupted()):
+    for error in (ValueError("lost"), Interrupt()):
         began.clear()
         may_end.clear()
         leader = threading.Thread(target=lead, args=(error,))
@@ -84,12 +121,12 @@ def test_those_who_wait_get_the_error_but_no_interrupt() -> None:
         with ThreadPoolExecutor(1) as pool:
             follower = pool.submit(flights.share, "key", lambda: "mine")
             may_end.set()
-            if isinstance(error, Interrupted):
+            if isinstance(error, Interrupt):
                 assert follower.result(WAIT_S) == ("mine", False)
             elif follower.exception(WAIT_S) is None:  # it came after the other had ended
                 assert follower.result() == ("mine", False)
         leader.join(WAIT_S)
-    assert [type(error) for error in errors] == [ValueError, Interrupted]
+    assert [type(error) for error in errors] == [ValueError, Interrupt]
 
 
 def test_a_call_within_itself_does_not_wait_for_itself() -> None:

@@ -1,11 +1,13 @@
 """Which shards a read of a keyspace asks, also while they change, and what is proven of all."""
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import count
+from threading import Event
 from typing import Any
 
 import pytest
@@ -34,6 +36,7 @@ from tests.caching.reading.marks import (
 )
 from tests.caching.reading.reading import BEAT_US, WRITTEN, WRITTEN_US, allow_reads, by_pymysql, run
 from tests.database_servers import DatabaseFixture
+from tests.forks import WAIT_S_MAX, in_children
 from tests.waiting import wait_for
 from topics.errors import BrokersUnreachable
 from topics.kafka.client import ClientConfig
@@ -226,6 +229,28 @@ def test_a_look_from_before_a_pause_is_not_gone_by(
     monkeypatch.setattr(keyspace_reader, "IDLE_S_MAX", -1.0)
 
     assert reader.shard_of("Ada", table="shop.names") in (LOW, SOURCE, HIGH)
+
+
+def test_a_fork_in_the_middle_of_a_look(
+    scripted: MakeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that looks, and holds the reader's lock, is not in the child, which reads."""
+    monkeypatch.setattr(keyspace_reader, "IDLE_S_MAX", -1.0)  # every read waits for a look
+    parent, looks, may_end = os.getpid(), Event(), Event()
+
+    def look() -> Topology:
+        if os.getpid() == parent:
+            looks.set()
+            assert may_end.wait(WAIT_S_MAX)
+        return topology("shop", ReshardState.RUNNING)
+
+    reader = scripted(look, lambda shard: rows(shard, 1, 1))
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(reader.shard_of, ON[1])
+        assert looks.wait(WAIT_S_MAX)
+        in_children(lambda: reader.execute(QUERY, on=ON[1]))()
+        may_end.set()
+        assert looking.result() == LOW
 
 
 def test_shards_that_change_at_each_attempt(scripted: MakeReader) -> None:

@@ -1,7 +1,7 @@
 """A store whose calls are carried out at once, so that tests read alike for all stores."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import TypeVar
 
 from caching.errors import CacheFindings
@@ -77,7 +77,10 @@ class BlockingStore:
         if self._loop is not None:
             self._loop.close()
 
+    def run(self, work: Coroutine[object, object, T]) -> T:
+        """Carry out a coroutine in the event loop of a store for asyncio."""
+        assert self._loop is not None
+        return self._loop.run_until_complete(work)
+
     def _run(self, steps: Steps[T]) -> T:
-        if self._loop is None:
-            return run_steps(steps)
-        return self._loop.run_until_complete(run_steps_async(steps))
+        return run_steps(steps) if self._loop is None else self.run(run_steps_async(steps))

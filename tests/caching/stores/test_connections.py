@@ -5,6 +5,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from unittest.mock import Mock
 
 import hiredis
@@ -146,6 +147,30 @@ def test_the_next_call_gets_its_own_reply(opened: Opened, error: type[BaseExcept
     read = partial(opened.store.read, ["user:1"])
     packages = (caching, redis, pymemcache)
     assert lines_raised(read, check, error, *packages, step=STEP) > LINES_MIN / STEP
+
+
+@pytest.mark.parametrize("opened", ["redis-async", "memcached-async"], indirect=True)
+def test_a_cancelled_call_leaves_no_reply(opened: Opened) -> None:
+    """A task may be cancelled wherever it waits: the next one gets its own reply."""
+    generation = opened.make(["user:1", "user:2"], token("-", 5))
+    opened.put("user:1", generation, token("-", 5))
+    slot = opened.put("user:2", generation, token("-", 5)).to_bytes()
+
+    async def cancel_all() -> int:
+        for turns in count():
+            task = asyncio.create_task(run_steps_async(opened.raw.read(["user:1"])))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            is_done = task.done()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            [found] = await run_steps_async(opened.raw.read(["user:2"]))
+            assert found.slot == slot
+            if is_done:
+                return turns
+        raise AssertionError
+
+    assert opened.store.run(cancel_all()) > 1
 
 
 @pytest.mark.parametrize("opened", ["redis", "redis-cluster", "memcached"], indirect=True)
