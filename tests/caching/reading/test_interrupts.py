@@ -44,4 +44,4 @@ def test_the_next_read_gets_its_own_answer_wherever_it_ends(
     database: DatabaseFixture, error: type[BaseException]
 ) -> None:
     """The same at many more lines of the reader and of its driver."""
-    assert raised_in_reads(database, error, step=7) > 300
+    assert raised_in_reads(database, error, step=23) > 90
