@@ -39,7 +39,7 @@ def test_what_waits_to_be_delivered_sets_nothing_back() -> None:
     begin, first, far, new = at(10, 0), at(10, 1), at(90, 1), at(95, 2)
     stream = StreamSubscriber("shop", start=begin, config=CONFIG)
     event = SimpleNamespace(position=new)
-    session = SimpleNamespace(position=far, waiting=None, close=lambda: None)
+    session = SimpleNamespace(position=far, place=None, waiting=None, close=lambda: None)
     session.read = lambda ready, _: ready.append(event)
     stream._session = session  # type: ignore[assignment]
     stream._first = begin
