@@ -19,6 +19,7 @@ from sinks.database.database import SqlDatabase
 from sinks.errors import TargetConflict
 from tests.caching.cache_servers import wait_until
 from tests.database_servers import DatabaseFixture
+from tests.forks import WAIT_S_MAX
 from tests.postgres_servers import PostgresFixture
 from tests.producers.servers.proxy import VirtualAddress
 from tests.sinks.database.followed import ITEMS, Followed, Item, batch, changes
@@ -177,9 +178,13 @@ def test_the_lock_of_a_killed_query_is_given_back_by_a_pooler(
     told, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        with first.claimed():
-            os.write(tell, b"!")
-            signal.pause()
+        signal.alarm(WAIT_S_MAX)  # also if the test is ended before it ends this process
+        try:
+            with first.claimed():
+                os.write(tell, b"!")
+                signal.pause()
+        finally:
+            os._exit(1)
     assert os.read(told, 1) == b"!"
 
     for _ in range(3):
