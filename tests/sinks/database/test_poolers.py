@@ -17,7 +17,6 @@ from databases.errors import ServerRefused
 from databases.server import DatabaseServer
 from sinks.database.database import SqlDatabase
 from sinks.errors import TargetConflict
-from tests.caching.cache_servers import wait_until
 from tests.database_servers import DatabaseFixture
 from tests.forks import WAIT_S_MAX
 from tests.postgres_servers import PostgresFixture
@@ -25,6 +24,7 @@ from tests.producers.servers.proxy import VirtualAddress
 from tests.sinks.database.followed import ITEMS, Followed, Item, batch, changes
 from tests.sinks.database.mysql_targets import MysqlTargets
 from tests.sinks.database.pgbouncer import PgBouncer
+from tests.waiting import wait_for
 from topics.records.table_shape import Column, ValueKind
 
 # No character set of one byte has all of them, and in LATIN1 their bytes are other characters.
@@ -193,7 +193,7 @@ def test_the_lock_of_a_killed_query_is_given_back_by_a_pooler(
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
-    wait_until(lambda: _claims(other), "the lock is given back")
+    wait_for("the lock is given back", lambda: _claims(other))
     apply_values(other)
 
 
