@@ -11,6 +11,8 @@ CHECKPOINT: Final = f"{INTERNAL_DATABASE}.checkpoint"
 ROLE: Final = f"{INTERNAL_DATABASE}.role"
 PLAN: Final = f"{INTERNAL_DATABASE}.plan"
 VERIFIED: Final = f"{INTERNAL_DATABASE}.verified"
+ASIDE: Final = f"{INTERNAL_DATABASE}.aside"
+LAST_ASIDE: Final = f"{INTERNAL_DATABASE}.last_aside"
 MARKER: Final = f"{INTERNAL_DATABASE}.marker"
 IDENTITY: Final = f"{INTERNAL_DATABASE}.identity"
 
@@ -37,6 +39,15 @@ _COLUMNS: Final = {
     # The result of the last comparison.
     VERIFIED: "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, position LONGTEXT NOT NULL, "
     "at_us BIGINT NOT NULL, differing BIGINT NOT NULL",
+    # Rows of a merge's sources that rows of other sources exclude for a while: the key by its
+    # digest and for people, and what INSERT INTO takes, columns and values as SQL.
+    ASIDE: "reshard_id VARCHAR(64) NOT NULL, source_shard VARCHAR(128) NOT NULL, "
+    "database_name VARCHAR(64) NOT NULL, table_name VARCHAR(64) NOT NULL, "
+    "key_digest BINARY(32) NOT NULL, row_key LONGTEXT NOT NULL, column_names LONGTEXT NOT NULL, "
+    "row_values LONGTEXT NOT NULL, error_labels INT NOT NULL, "
+    "PRIMARY KEY (reshard_id, source_shard, database_name, table_name, key_digest)",
+    # The position of the transaction that set a row aside last.
+    LAST_ASIDE: "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, position LONGTEXT NOT NULL",
     # Written for its place in the binlog alone.
     MARKER: "reshard_id VARCHAR(64) NOT NULL PRIMARY KEY, at_us BIGINT NOT NULL",
     # One row, which replicates: the same on all MariaDB servers of a shard, and on no other.

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from databases.catalog import read_entry
-from databases.internal_tables import CHECKPOINT, INTERNAL_DATABASE, PLAN, ROLE, VERIFIED
+from databases.internal_tables import (
+    ASIDE,
+    CHECKPOINT,
+    INTERNAL_DATABASE,
+    LAST_ASIDE,
+    PLAN,
+    ROLE,
+    VERIFIED,
+)
 from databases.sql import rows, text_literal
 from event_token import KeyRange, ShardName, StreamPosition
 from event_token.errors import Halt
@@ -161,7 +169,7 @@ def write_plan(connection: Any, plan: ReshardPlan) -> None:
     start = StreamPosition.from_string(plan.start)
     connection.begin()
     with connection.cursor() as cursor:
-        for table in (PLAN, CHECKPOINT, VERIFIED):
+        for table in (PLAN, CHECKPOINT, VERIFIED, ASIDE, LAST_ASIDE):
             cursor.execute(f"DELETE FROM {table} WHERE reshard_id = %s", (plan.reshard_id,))
         cursor.execute(
             f"INSERT INTO {PLAN} VALUES (%s, %s)",

@@ -15,6 +15,7 @@ import pymysql
 from databases.connection import is_transient, lost_or_refused, rows_if_there, server_errors
 from databases.internal_tables import JOURNAL
 from databases.sql import rows
+from resharding.aside import count_aside, was_set_aside_since
 from resharding.bookkeeping import VerifyResult, read_checkpoints, read_verified
 from resharding.servers import ReshardServer, is_account_locked, open_session
 from topics.kafka.client import ClientConfig
@@ -111,6 +112,7 @@ class TargetProgress:
 
     `differing`: rows that differed at `verified_at_us`, both None before the first comparison.
     `verify_is_old`: `switch` does not accept it any more. `locked`, `held`: as those of a source.
+    `aside`: rows that other sources' rows keep out of its tables, in a merge.
     """
 
     applier_runs: bool
@@ -120,6 +122,7 @@ class TargetProgress:
     locked: bool
     held: bool = False
     verify_is_old: bool = False
+    aside: int = 0
 
 
 def applier_lock(reshard_id: str) -> str:
@@ -173,6 +176,10 @@ def target_state(
         verified = read_verified(connection, reshard_id)
         locked = any_account_locked(connection, accounts)
         held = is_held(connection, topology, server.shard, reshard_id)
+        aside = count_aside(connection, reshard_id)
+        is_outdated = verified is not None and (
+            is_old(verified) or was_set_aside_since(connection, reshard_id, verified)
+        )
     return TargetProgress(
         holder is not None,
         {source: AppliedSource(at.seq, at.timestamp_us) for source, at in found.items()},
@@ -180,7 +187,8 @@ def target_state(
         None if verified is None else verified.differing,
         locked,
         held,
-        verified is not None and is_old(verified),
+        is_outdated,
+        aside,
     )
 
 
@@ -272,5 +280,8 @@ def _before_decision(
         return f"shardstream reshard verify {verb}"
     if any(target.verify_is_old for target in targets.values()):
         hours = VERIFY_AGE_S_MAX // 3600
-        return f"verify is more than {hours} hours old: shardstream reshard verify {verb}"
+        return (
+            f"verify is more than {hours} hours old, or older than the last row that was set "
+            f"aside: shardstream reshard verify {verb}"
+        )
     return f"shardstream reshard switch {verb}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from databases.internal_tables import INTERNAL_DATABASE
-from databases.statements import possible_names, readings
+from databases.statements import Token, TokenReader, possible_names, readings, without_setting
 from event_token import KeyRange
 from event_token.errors import UsageError
 from resharding.errors import DefinitionChanged, DoesNotApply, TransactionSkipped
@@ -147,8 +147,11 @@ class Routes:
             changes.append(Upsert(database, table, after))
         return changes
 
-    def check_statement(self, event: VEvent) -> None:
-        """DefinitionChanged when a DDL statement names a resharded table or its database."""
+    def check_statement(self, event: VEvent, *, is_merge: bool = False) -> None:
+        """DefinitionChanged when a DDL statement names a resharded table or its database.
+
+        `is_merge`: targets have rows of other sources, which a table's end on one leaves alone.
+        """
         words = [token.text for token in readings(event.statement or "")[0] if token.can_name]
         verbs = [word.upper() for word in words[:5]]
         if not words or verbs[0] in _HARMLESS or _is_about_accounts(verbs):
@@ -162,12 +165,57 @@ class Routes:
         tables = sorted(f"{d}.{t}" for d, t in self._routes if t.casefold() in named)
         whole = {"DATABASE", "SCHEMA"} & set(verbs[:4])
         databases = sorted(d for d in self.databases if whole and d.casefold() in named)
+        if is_merge and (emptied := self.emptied(event)):
+            raise DefinitionChanged(
+                f"{place_of(event)}: a statement removes the shard's rows of "
+                f"{', '.join(f'{d}.{t}' for d, t in emptied)}, which is being resharded: "
+                f"{event.statement!r}. Leave the targets as they are, which have rows of other "
+                f"shards, too, and go on with --accept-ddl {event.gtid}: then the applier deletes "
+                f"the rows of this one"
+            )
         if tables or databases:
             raise DefinitionChanged(
                 f"{place_of(event)}: a statement changes {', '.join(tables or databases)}, which "
                 f"is being resharded: {event.statement!r}. Make the same change on the targets, "
                 f"then go on with --accept-ddl {event.gtid}",
             )
+
+    def emptied(self, event: VEvent) -> list[tuple[str, str]]:
+        """The resharded tables of which a statement leaves no row; none where that is unsure."""
+        ways = [_emptied(tokens, event.database) for tokens in readings(event.statement or "")]
+        if any(way != ways[0] for way in ways):
+            return []
+        named = {(d.casefold(), t.casefold()) for d, t in ways[0]}
+        return [
+            (d, t)
+            for d, t in self._routes
+            if (d.casefold(), t.casefold()) in named or (d.casefold(), "") in named
+        ]
+
+
+def _emptied(tokens: list[Token], database: str) -> list[tuple[str, str]]:
+    """The tables that one reading of a statement empties, drops or creates again.
+
+    Of a database as a whole the table is "".
+    """
+    reader = TokenReader(without_setting(tokens), database)
+    if reader.take("TRUNCATE"):
+        reader.take("TABLE")
+        return [reader.table()]
+    if reader.take("CREATE"):
+        if not (reader.take("OR") and reader.take("REPLACE")):
+            return []
+        if reader.take("DATABASE", "SCHEMA"):
+            return [(reader.name(), "")]
+        return [reader.table()] if reader.take("TABLE") else []
+    if not reader.take("DROP"):
+        return []
+    is_database = reader.take("DATABASE", "SCHEMA")
+    if not is_database and not reader.take("TABLE", "TABLES"):
+        return []
+    if reader.take("IF"):
+        reader.take("EXISTS")
+    return [(reader.name(), "")] if is_database else reader.tables(",")
 
 
 def check_skip(event: VEvent) -> None:

@@ -1,10 +1,10 @@
 """Compares a target with its sources, row by row at one position, under live writes.
 
 The target's snapshot holds its own checkpoints, so it stands exactly at one position of the
-sources, whose snapshots are later. Rows changed in between are in the logs with their before
-images: those are laid over the source snapshots, in temporary tables on the target's server
-(`_Window`). Rows are compared as raw bytes, in chunks by primary key that are read from all servers
-in step: memory holds one chunk per server.
+sources: its tables, and what waits aside in a merge. The sources' snapshots are later. Rows changed
+in between are in the logs with their before images: those are laid over the source snapshots, in
+temporary tables on the target's server (`_Window`). Rows are compared as raw bytes, in chunks by
+primary key that are read from all servers in step: memory holds one chunk per server.
 """
 
 import time
@@ -25,6 +25,7 @@ from event_token import ShardName, StreamPosition
 from event_token.errors import Halt, Retry, UsageError
 from resharding.apply.statements import ReshardTargetTable, StatementBuilder
 from resharding.apply.target_session import TargetSession
+from resharding.aside import AsidePlace, AsideRow, read_aside
 from resharding.bookkeeping import ReshardPlan, merged_position, read_checkpoints, write_verified
 from resharding.definitions import (
     ReshardTable,
@@ -217,6 +218,7 @@ class _Window:
         self._routes = Routes(plan.tables)
         self._present: dict[_SourceTable, _Overlay] = {}
         self._absent: dict[_SourceTable, _Overlay] = {}
+        self._aside: dict[_SourceTable, str] = {}
         self._seen: dict[_SourceTable, set[Any]] = {}
         self._keys = 0
 
@@ -270,21 +272,45 @@ class _Window:
         overlay = overlays.get(table)
         if overlay is None:
             kind = "was" if overlays is self._present else "new"
-            overlay = overlays[table] = self._make(table, f"{kind}_{len(overlays)}")
+            overlay = overlays[table] = self._overlay(table, f"{kind}_{len(overlays)}")
         overlay.builder.add(Upsert(table[1], table[2], image), event)
         if overlay.builder.size_bytes >= _SEND_BYTES:
             self._session.run(overlay.builder.take())
 
-    def _make(self, table: _SourceTable, name: str) -> _Overlay:
-        """Create a temporary table for rows that have other keys, byte by byte."""
+    def lay_aside(self, waiting: Iterable[AsideRow]) -> None:
+        """Make the rows that wait aside on the target a place, for each table of each source."""
+        by_place: dict[AsidePlace, list[AsideRow]] = {}
+        for row in waiting:
+            by_place.setdefault(row.place, []).append(row)
+        for number, (place, rows_there) in enumerate(by_place.items()):
+            temporary = create_overlay(
+                self._session, place.database, place.table, f"aside_{number}"
+            )
+            self._aside[place.source, place.database, place.table] = temporary
+            for row in rows_there:
+                insert = f"INSERT INTO {temporary} ({row.columns}) VALUES {row.values}"
+                self._session.insert(insert, row.error_labels)
+
+    def aside_places(self, database: str, table: str) -> list[_TablePlace]:
+        """Where rows of a table wait aside: a place for each source that has some.
+
+        By then the session must return raw bytes (`give_bytes`).
+        """
+        return [
+            _TablePlace(self._session.connection, name)
+            for (_, d, t), name in self._aside.items()
+            if (d, t) == (database, table)
+        ]
+
+    def _overlay(self, table: _SourceTable, name: str) -> _Overlay:
         _, database, original = table
         column = self._routes.tables[database, original].column
         target = self._session.table(database, original, column)
-        temporary = create_overlay(self._session, database, original, name)
         stands_at: ReshardTargetTable = replace(target, database=INTERNAL_DATABASE, table=name)
         builder = StatementBuilder(
             lambda _database, _table: stands_at, packet_bytes_max=self._session.packet_bytes_max
         )
+        temporary = create_overlay(self._session, database, original, name)
         return _Overlay(temporary, builder)
 
     def places(
@@ -315,13 +341,17 @@ class VerifySettings:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedTarget:
-    """The result. `rows`: compared; `named`: the first of the rows that differ."""
+    """The result. `rows`: compared; `named`: the first of the rows that differ.
+
+    `aside`: rows among them that another source's row keeps out of the target's tables.
+    """
 
     target: str
     position: StreamPosition
     rows: int
     differing: int
     named: tuple[Difference, ...]
+    aside: int = 0
 
 
 def verify_target(settings: VerifySettings) -> VerifiedTarget:
@@ -405,6 +435,8 @@ class _Comparison:
                 window.read(
                     ShardRange(name, at.offset, progress.end_offset, at.seq + 1, progress.last_seq)
                 )
+        aside = read_aside(target, self._plan.reshard_id)
+        window.lay_aside(aside)
         definitions = read_definitions(target, self._routes.databases)
         for connection in (target, session.connection, *sources.values()):
             give_bytes(connection)
@@ -412,7 +444,8 @@ class _Comparison:
             self._compare_table(table, target, sources, window)
         found = self._found
         return VerifiedTarget(
-            self._settings.target.shard, position, found.rows, found.differing, found.named
+            *(self._settings.target.shard, position, found.rows, found.differing, found.named),
+            len(aside),
         )
 
     def _check_copies(self, topics: ShardTopics) -> None:
@@ -469,7 +502,7 @@ class _Comparison:
             raise UsageError(f"{self._settings.target.name}: table {table.name} has no vindex")
         reader = _TableReader(table, route)
         name = f"{quoted(table.database)}.{quoted(table.table)}"
-        there = _TablePlace(target, name)
+        there = [_TablePlace(target, name), *window.aside_places(table.database, table.table)]
         places = {source: _TablePlace(connection, name) for source, connection in sources.items()}
         check_same_definition(
             table.database,
@@ -482,18 +515,16 @@ class _Comparison:
         logs = {source: window.places(source, table.database, table.table) for source in sources}
         after: tuple[str, ...] = ()
         while True:
-            part = (after, reader.bound([there, *places.values()], after))
-            wanted: dict[Key, tuple[str, _RawRow]] = {}
+            part = (after, reader.bound([*there, *places.values()], after))
+            wanted: dict[Key, list[tuple[str, _RawRow]]] = {}
             for source, place in places.items():
                 for row in self._as_was(reader, place, logs[source], part):
-                    if row.key in wanted:
-                        twice = Difference(
-                            *(table.name, source, key_text(table.key, row.key)),
-                            "it is on two sources",
-                        )
-                        self._found.add(twice)
-                    wanted[row.key] = (source, row)
-            self._compare(reader, wanted, {row.key: row for row in reader.rows(there, part)})
+                    wanted.setdefault(row.key, []).append((source, row))
+            found: dict[Key, list[_RawRow]] = {}
+            for place in there:
+                for row in reader.rows(place, part):
+                    found.setdefault(row.key, []).append(row)
+            self._compare(reader, wanted, found)
             _, after = part
             if not after:
                 return
@@ -524,22 +555,53 @@ class _Comparison:
     def _compare(
         self,
         reader: _TableReader,
-        wanted: Mapping[Key, tuple[str, _RawRow]],
-        found: Mapping[Key, _RawRow],
+        wanted: Mapping[Key, list[tuple[str, _RawRow]]],
+        found: Mapping[Key, list[_RawRow]],
     ) -> None:
+        """Compare rows by key, which several sources may have at the position of a merge."""
         table = reader.table
-        self._found.rows += len(wanted)
-        for key, (source, row) in wanted.items():
-            other = found.get(key)
-            if other is not None and other.values == row.values:
-                continue
+        for key in dict.fromkeys((*wanted, *found)):
+            mine, theirs = wanted.get(key, []), found.get(key, [])
+            self._found.rows += len(mine)
+            pairs = _take_pairs(mine, theirs)
             text = key_text(table.key, key)
-            if other is None:
+            for source, row, other in pairs:
+                values = zip(reader.names, row.values, other.values, strict=True)
+                if names := dict.fromkeys(name for name, one, two in values if one != two):
+                    self._found.changed(table.name, source, text, names)
+            for source, _ in mine:
                 self._found.missing(table.name, source, text)
-            else:
-                pairs = zip(reader.names, row.values, other.values, strict=True)
-                names = dict.fromkeys(name for name, mine, theirs in pairs if mine != theirs)
-                self._found.changed(table.name, source, text, names)
-        for key in found.keys() - wanted.keys():
-            text = key_text(table.key, key)
-            self._found.surplus(table.name, self._settings.target.shard, text)
+            for _ in theirs:
+                self._found.surplus(table.name, self._settings.target.shard, text)
+
+
+def _take_pairs(
+    mine: list[tuple[str, _RawRow]], theirs: list[_RawRow]
+) -> list[tuple[str, _RawRow, _RawRow]]:
+    """Take the rows of a key that belong together out of both sides' lists.
+
+    Equal ones do, then those of one sharding value, then any.
+    """
+    if len(mine) == len(theirs) == 1:
+        return [(*mine.pop(), theirs.pop())]
+    pairs = []
+    for belong in (_are_equal, _are_of_one_shard, _are_any):
+        for source, row in list(mine):
+            other = next((there for there in theirs if belong(row, there)), None)
+            if other is not None:
+                mine.remove((source, row))
+                theirs.remove(other)
+                pairs.append((source, row, other))
+    return pairs
+
+
+def _are_equal(one: _RawRow, other: _RawRow) -> bool:
+    return one.values == other.values
+
+
+def _are_of_one_shard(one: _RawRow, other: _RawRow) -> bool:
+    return one.sharding == other.sharding
+
+
+def _are_any(_one: _RawRow, _other: _RawRow) -> bool:
+    return True

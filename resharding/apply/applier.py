@@ -17,7 +17,8 @@ from databases.errors import LoginRefused
 from databases.server import OUTAGE_S
 from event_token import KeyRange, ShardName, StreamPosition
 from event_token.errors import Rebuild, Retry, UsageError
-from resharding.apply.last_changes import KeyUse, LastChanges, Section
+from resharding.apply.last_changes import LastChanges, Section
+from resharding.apply.merge_session import MergeSession
 from resharding.apply.statements import (
     STATEMENT_ROWS_MAX,
     ReshardTargetTable,
@@ -223,6 +224,7 @@ class Sender:
         self._target.run(lot.statements)
         if lot.position is None:
             return
+        self._target.settle(lot.position)
         self._target.check_primary()
         self._target.commit()
         self.has_committed = True
@@ -341,8 +343,8 @@ class _Session:
         self._target: TargetSession | None = None
         self._sender: Sender | None = None
         self._stream: MergedStream | None = None
-        self._changes = LastChanges(self._key_use)
-        self._key_uses: dict[tuple[str, str], KeyUse] = {}
+        self._is_merge = len(settings.plan.sources) > 1
+        self._changes = LastChanges(self._sharding_column, is_merge=self._is_merge)
         self._settled: dict[str, int] = {}  # seq of the checkpoints, per source
         self._seqs: dict[str, int] = {}  # the same after what was sent of the open transaction
         self._last: VEvent | None = None  # the last record that was taken and not settled
@@ -365,13 +367,16 @@ class _Session:
     def run(self, stop: threading.Event, *, looks_again: bool) -> None:
         settings = self._settings
         server = settings.present_target() if looks_again else settings.target
-        target = self._target = TargetSession(server)
+        reshard_id = self._plan.reshard_id
+        target = MergeSession(server, reshard_id) if self._is_merge else TargetSession(server)
+        self._target = target
         position = self._resume(target)
         sender = self._sender = Sender(target)
         self._builder = StatementBuilder(
             self._table,
             rows_max=1 if self._careful else STATEMENT_ROWS_MAX,
             packet_bytes_max=target.packet_bytes_max,
+            is_merge=self._is_merge,
         )
         stream = self._stream = source_stream(
             position,
@@ -380,7 +385,7 @@ class _Session:
             keyspace=self._plan.keyspace,
         )
         ready: deque[VEvent] = deque()
-        lock = applier_lock(self._plan.reshard_id)
+        lock = applier_lock(reshard_id)
         while not stop.is_set():
             if not target.is_shown:
                 sender.drain()
@@ -412,14 +417,8 @@ class _Session:
         column = self._routes.tables[database, table].column
         return self._drained().table(database, table, column)
 
-    def _key_use(self, event: VEvent) -> KeyUse:
-        name = (event.database, event.table)
-        use = self._key_uses.get(name)
-        if use is None:
-            # Of one source, all rows are as they were together, so nobody needs to know.
-            apart = len(self._plan.sources) > 1 and self._drained().holds_rows_apart(event)
-            use = self._key_uses[name] = KeyUse(self._routes.tables[name].column, apart)
-        return use
+    def _sharding_column(self, event: VEvent) -> str:
+        return self._routes.tables[event.database, event.table].column
 
     def _check_statement(self, event: VEvent) -> None:
         """Stop at a skip or DDL on a resharded table, after applying everything before it."""
@@ -428,7 +427,10 @@ class _Session:
             return
         accepted = self._settings.accepted_skips if is_skip else self._settings.accepted_ddl
         try:
-            check_skip(event) if is_skip else self._routes.check_statement(event)
+            if is_skip:
+                check_skip(event)
+            else:
+                self._routes.check_statement(event, is_merge=self._is_merge)
         except (DefinitionChanged, TransactionSkipped):
             self._settle()
             # What verify found holds no longer, even where the operator says that targets match.
@@ -436,6 +438,23 @@ class _Session:
             if not is_accepted(accepted, event.gtid, event.statement or ""):
                 raise
             self._reports.skips += is_skip
+            if self._is_merge and not is_skip:
+                for database, table in self._routes.emptied(event):
+                    self._empty(event, database, table)
+
+    def _empty(self, event: VEvent, database: str, table: str) -> None:
+        """Delete the rows of a source that has no more of them, in the transaction that is next."""
+        route = self._routes.tables[database, table]
+        source_range = ShardName.parse(event.shard).key_range
+        self._move(event.shard, event, -event.seq, None)
+        self._send(Lot(self._builder.take()))
+        target = self._drained()
+        assert isinstance(target, MergeSession)  # noqa: S101 - in a merge
+        target.empty(
+            event.shard,
+            target.table(database, table, route.column),
+            lambda value: source_range.contains(route.vindex.keyspace_id(value)),
+        )
 
     def _take(self, event: VEvent) -> None:
         """Collect the record's changes for the target, and end its transaction in time."""

@@ -6,9 +6,11 @@ rows that are ahead, and what is in the way of those has a change of its own sti
 deletes go first, and no upsert can be undone by the delete of a key that a collation takes for the
 same one.
 
-Where sources are merged, their clocks may differ: a row may be there again, under another key,
-before the source that it has left deletes it. If both have a unique value in common, the one that
-was changed last stays, so such upserts keep their order.
+Where sources are merged, their logs are not read in the order in which their transactions were
+committed: a row may be there again before the source that it has left deletes it. But each source's
+own log is exact, so the last change of a row is that of its source, and a source deletes each row
+of its own by the image that its log gives: the sharding column tells whose row it is. What another
+source's row excludes for a while waits aside (`merge_session`).
 
 Typed for mypyc, and correct uncompiled too.
 """
@@ -16,7 +18,6 @@ Typed for mypyc, and correct uncompiled too.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 
 from resharding.routing import Change, Delete, Upsert
 from topics.records.table_shape import TableShape, ValueKind
@@ -40,31 +41,19 @@ class Section:
     following: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class KeyUse:
-    """What `LastChanges` has to know of a table.
-
-    `rows_apart`: no two rows with different primary keys, as compared here, can be in each other's
-    way on the target: it has no other unique key, and no collation takes two values for the same.
-    """
-
-    sharding_column: str
-    rows_apart: bool = False
-
-
 class _TableChanges:
-    """The last changes of one table, of all sources together: a row may move between them."""
+    """The last changes of one table of one source."""
 
-    def __init__(self, shape: TableShape, use: KeyUse) -> None:
-        self.rows_apart = use.rows_apart
+    def __init__(self, shape: TableShape, sharding_column: str, *, is_merge: bool) -> None:
         columns = [shape.columns[i] for i in shape.primary_key]
+        self._is_merge = is_merge
         self._shapes = [shape]
         self.upserts: dict[Key, Changed] = {}
         # The key, and the sharding column: a delete leaves the row of another source alone.
         self.deletes: dict[Key, Changed] = {}
         self._names = [column.name for column in columns]
         self._has_lists = any(column.kind is ValueKind.SET for column in columns)
-        self._sharding_column = use.sharding_column
+        self._sharding_column = sharding_column
 
     def is_of(self, shape: TableShape | None) -> bool:
         """Whether a record's table version is this one; each source has an object of its own."""
@@ -79,11 +68,11 @@ class _TableChanges:
     def add(self, change: Change, event: VEvent) -> None:
         key = self._key(change.row)
         if isinstance(change, Upsert):
-            self.upserts.pop(key, None)  # in the order of the last changes
             self.upserts[key] = (change, event)
             before = event.before
-            if before is not None and self._is_other(before, change.row, key):
-                self._delete(key, Delete(change.database, change.table, before), event)
+            if before is not None and (self._is_merge or self._is_other(before, change.row, key)):
+                old = Delete(change.database, change.table, before)
+                self._delete(self._key(before), old, event)
             return
         last = self.upserts.get(key)
         if last is not None and self._shard_by(last[0].row) == self._shard_by(change.row):
@@ -109,25 +98,31 @@ class _TableChanges:
 class LastChanges:
     """Collects changes in the order of the sources; `take` returns what is left of them."""
 
-    def __init__(self, use_of: Callable[[VEvent], KeyUse]) -> None:
-        """`use_of` returns what it has to know of a record's table."""
-        self._use_of = use_of
-        self._tables: dict[tuple[str, str], _TableChanges] = {}
+    def __init__(self, sharding_column_of: Callable[[VEvent], str], *, is_merge: bool) -> None:
+        """`sharding_column_of`: that of a record's table. `is_merge`: there are several sources.
+
+        In a merge every old row is deleted, since no new one replaces it.
+        """
+        self._sharding_column_of = sharding_column_of
+        self._is_merge = is_merge
+        self._tables: dict[tuple[str, str, str], _TableChanges] = {}
         self._newest: dict[str, VEvent] = {}
         self.size_bytes = 0
 
     def has_other_shape(self, event: VEvent) -> bool:
         """Whether the record's table has changes of another version, to be sent before."""
-        table = self._tables.get((event.database, event.table))
+        table = self._tables.get((event.shard, event.database, event.table))
         return table is not None and not table.is_of(event.shape)
 
     def add(self, change: Change, event: VEvent) -> None:
         """Add a change, the newest of its source."""
-        name = (event.database, event.table)
+        name = (event.shard, event.database, event.table)
         table = self._tables.get(name)
         if table is None:
             assert event.shape is not None  # noqa: S101 - rows have a shape
-            table = self._tables[name] = _TableChanges(event.shape, self._use_of(event))
+            column = self._sharding_column_of(event)
+            table = _TableChanges(event.shape, column, is_merge=self._is_merge)
+            self._tables[name] = table
         table.add(change, event)
         self._newest[event.shard] = event
         self.size_bytes += len(event.record)
@@ -138,15 +133,10 @@ class LastChanges:
         newest, self._newest = self._newest, {}
         self.size_bytes = 0
         deletes = [changed for table in tables for changed in table.deletes.values()]
+        upserts = [changed for table in tables for changed in table.upserts.values()]
         if len(newest) == 1:
-            upserts = [changed for table in tables for changed in table.upserts.values()]
             return [Section(source, at, deletes + upserts) for source, at in newest.items()]
-        apart = [c for table in tables if table.rows_apart for c in table.upserts.values()]
-        parts = _by_source(deletes) + _by_source(apart)
-        for table in tables:
-            if not table.rows_apart:
-                parts += _stretches(table.upserts.values())
-        return _sections(parts, newest)
+        return _sections(_by_source(deletes) + _by_source(upserts), newest)
 
 
 _Part = tuple[str, list[Changed]]
@@ -158,11 +148,6 @@ def _by_source(changes: Iterable[Changed]) -> list[_Part]:
     for changed in changes:
         parts.setdefault(changed[1].shard, []).append(changed)
     return list(parts.items())
-
-
-def _stretches(changes: Iterable[Changed]) -> list[_Part]:
-    """Successive changes of one source each, in the order in which they are."""
-    return [(source, list(part)) for source, part in groupby(changes, lambda c: c[1].shard)]
 
 
 def _sections(parts: list[_Part], newest: Mapping[str, VEvent]) -> list[Section]:

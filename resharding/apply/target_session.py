@@ -1,21 +1,21 @@
 """The applier's session on a target, which applies source transactions atomically."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import pymysql
 
-from databases.catalog import read_columns, unique_keys
+from databases.catalog import read_columns
 from databases.connection import error_text, is_transient, lost_or_refused, server_errors
 from databases.errors import ServerLost
 from databases.session import check_session
 from databases.sql import rows
+from event_token import StreamPosition
 from resharding.apply.statements import ReshardTargetTable, TargetStatement
 from resharding.bookkeeping import Checkpoint, read_checkpoints
 from resharding.errors import CheckpointMoved, DoesNotApply
 from resharding.routing import place_of
 from resharding.servers import ReshardServer, open_session, takes_writes
-from topics.records.vevent import VEvent
 
 # Strict: a value that does not fit stops the applier. Invalid dates are dates that the source
 # holds, and 0 in an AUTO_INCREMENT column is 0.
@@ -83,24 +83,6 @@ class TargetSession:
             sharding_column,
         )
 
-    def holds_rows_apart(self, event: VEvent) -> bool:
-        """Whether no rows of a record's table with different primary keys can exclude each other.
-
-        Not with other unique keys, and not with text, whose collations take some values as equal.
-        """
-        with server_errors(self.server, "looking at the keys of"):
-            keys = unique_keys(self.connection, event.database, event.table)
-            columns = read_columns(self.connection, event.database, event.table)
-        assert event.shape is not None  # noqa: S101 - rows have a shape
-        key = {event.shape.columns[i].name for i in event.shape.primary_key}
-        texts = {column.name for column in columns if column.collation}
-        return (
-            keys.keys() == {"PRIMARY"}
-            and all(part.is_whole for part in keys["PRIMARY"])
-            and {part.column for part in keys["PRIMARY"]} == key
-            and not key & texts
-        )
-
     def run(self, statements: Sequence[TargetStatement]) -> None:
         """Execute statements in the open transaction; begin one if there is none."""
         with server_errors(self.server, "applying to"):
@@ -135,25 +117,48 @@ class TargetSession:
             except pymysql.err.MySQLError as error:
                 if is_transient(error):
                     raise
-                raise refused(statement, self.server, error) from error
-            if statement.one_row and changed != 1:
-                raise CheckpointMoved(
-                    f"{self.server.name}: the checkpoint is not where this applier left it, at "
-                    f"{place_of(statement.first)}: another applier of the same reshard is "
-                    f"running. Nothing was changed; stop one of the two",
-                )
+                if not self._settles(statement, error):
+                    raise refused(statement, self.server, error) from error
+                self._send(packet[i + 1 :])  # the server has left them out
+                return
+            self._check_changed(statement, changed)
+
+    def _check_changed(self, statement: TargetStatement, changed: int) -> None:
+        """Look at how many rows a statement has changed."""
+        if statement.one_row and changed != 1:
+            raise CheckpointMoved(
+                f"{self.server.name}: the checkpoint is not where this applier left it, at "
+                f"{place_of(statement.first)}: another applier of the same reshard is "
+                f"running. Nothing was changed; stop one of the two",
+            )
+
+    def _settles(self, _statement: TargetStatement, _error: pymysql.err.MySQLError) -> bool:
+        """Whether a statement that the server refuses is done in another way."""
+        return False
+
+    def settle(self, position: StreamPosition) -> None:
+        """Do what is left at the end of a transaction, where the sources are at `position`."""
+
+    def _query_leniently(self, sql: str) -> list[tuple[Any, ...]]:
+        """Execute a statement with ENUM error values, and return the warnings."""
+        connection = self.connection
+        connection.query(f"SET SESSION sql_mode = '{LENIENT_MODE}'")
+        try:
+            connection.query(sql)
+            return rows(connection, "SHOW WARNINGS")
+        finally:
+            if connection.open:
+                connection.query(f"SET SESSION sql_mode = '{STRICT_MODE}'")
 
     def _run_leniently(self, statement: TargetStatement) -> None:
         """Execute a row with ENUM error values; nothing else in it may be changed by the server."""
-        connection = self.connection
         try:
-            connection.query(f"SET SESSION sql_mode = '{LENIENT_MODE}'")
-            connection.query(statement.sql)
-            warnings = rows(connection, "SHOW WARNINGS")
-            connection.query(f"SET SESSION sql_mode = '{STRICT_MODE}'")
+            warnings = self._query_leniently(statement.sql)
         except pymysql.err.MySQLError as error:
             if is_transient(error):
                 raise
+            if self._settles(statement, error):
+                return
             raise refused(statement, self.server, error) from error
         codes = [code for _, code, _ in warnings]
         texts = "; ".join(text for _, _, text in warnings)
@@ -169,6 +174,14 @@ class TargetSession:
             self.commit()
         with server_errors(self.server, "working on"), self.connection.cursor() as cursor:
             cursor.execute(sql)
+
+    def insert(self, sql: str, error_labels: int) -> None:
+        """Insert a row with a number of ENUM error values, outside a transaction."""
+        with server_errors(self.server, "working on"):
+            if error_labels:
+                self._query_leniently(sql)
+            else:
+                self.connection.query(sql)
 
     def check_primary(self) -> None:
         """Raise ServerLost unless the server is still the primary of its shard.

@@ -40,7 +40,7 @@ def remove_reports(settings: SwitchSettings) -> None:
 
 
 # The journal stays: a paused command that resumes late must find its row.
-_TABLES = ("role", "checkpoint", "verified", "plan")
+_TABLES = ("role", "checkpoint", "verified", "aside", "last_aside", "plan")
 
 
 def run_complete(settings: SwitchSettings) -> list[str]:

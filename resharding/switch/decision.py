@@ -6,7 +6,7 @@ and is written only while its fence is held, after looking at all target logs. E
 servers, logs and topology, so a command that was killed anywhere resumes when it is run again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -62,7 +62,8 @@ class ReshardView:
     everything that the server had executed when the targets were found to have reached END, and
     all targets have passed it.
     `restored`: targets that have the sources' triggers and counters, or are open already. `held`:
-    shards on which a later reshard has END.
+    shards on which a later reshard has END. `aside`: by target, rows that are set aside although
+    the target has everything, in words.
     """
 
     sources: tuple[str, ...]
@@ -81,6 +82,7 @@ class ReshardView:
     restored: frozenset[str] = frozenset()
     logged: frozenset[str] = frozenset()
     held: frozenset[str] = frozenset()
+    aside: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def begun(self) -> list[str]:
@@ -217,6 +219,13 @@ def _before_decision(view: ReshardView) -> SwitchStep:
     for source in sorted(view.sources):
         if source not in view.logged:
             return SwitchStep(Action.AWAIT_LOG, source)
+    for waiting in view.aside.values():
+        return refusal(
+            f"sources hold rows that exclude each other, so a target lacks some: "
+            f"{'; '.join(waiting)}. Writes are stopped: go back to the sources, resolve that "
+            f"there, and create another reshard",
+            *(NextCommand.CANCEL, NextCommand.CREATE),
+        )
     if not view.fenced:
         return SwitchStep(Action.FENCE)
     return SwitchStep(Action.DECIDE, decision=BeginDecision(hop_time_us(view.ends), seqs))

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from databases.connection import server_errors
 from event_token import GtidSet
+from resharding.aside import read_aside
 from resharding.bookkeeping import read_checkpoints
 from resharding.progress import later_reshards
 from resharding.switch.decision import FirstMark, ReshardView, SourceEnd
-from resharding.switch.opening import is_prepared
+from resharding.switch.opening import aside_problems, is_prepared
 from resharding.switch.shard_writes import Claims, SwitchSettings
 from topics.keyspace.topology import ReshardEntry, ReshardState, Topology
 from topics.names import ShardTopics
@@ -144,7 +145,19 @@ class Observer:
         if not view.is_drained:
             return view
         logged = frozenset(s for s in view.sources if self._is_passed(s, view))
-        return replace(view, logged=logged)
+        is_complete = len(logged) == len(view.sources)
+        return replace(view, logged=logged, aside=self._aside(view.targets) if is_complete else {})
+
+    def _aside(self, targets: Iterable[str]) -> dict[str, list[str]]:
+        """What is aside on targets that have everything, and what keeps it there."""
+        found = {}
+        for target in targets:
+            writes = self._claims.writes[target]
+            with server_errors(writes.server, "reading what is set aside on"):
+                waiting = read_aside(writes.connection, self._settings.reshard_id)
+            if waiting:
+                found[target] = aside_problems(writes, waiting)
+        return found
 
     def _is_passed(self, source: str, view: ReshardView) -> bool:
         """Whether log and appliers have passed all that the source executed before the drain.

@@ -29,6 +29,7 @@ from databases.internal_tables import INTERNAL_DATABASE, VERIFIED, create_intern
 from databases.sql import quoted, rows
 from event_token import Flavor, StreamPosition
 from event_token.errors import Halt, UsageError
+from resharding.aside import AsidePlace, AsideRow, in_the_way, read_aside, was_set_aside_since
 from resharding.bookkeeping import read_checkpoints, read_verified
 from resharding.definitions import (
     ReshardTable,
@@ -353,6 +354,8 @@ def check_ready(
             problems += table_problems(schemas, writes[target], databases)
         problems += opening_problems(sources, schemas, writes[target], databases)
     problems += _lag_problems(settings, entry, writes, databases)
+    for target in entry.targets:
+        problems += _aside_problems(settings, writes[target])
     if problems:
         text = "\n".join(f"  {problem}" for problem in problems)
         what = f"reshard {settings.reshard_id} is not ready to switch:\n{text}"
@@ -370,6 +373,9 @@ def _verify_problems(
         create_internal_tables(target.connection, (VERIFIED,))
         found = read_verified(target.connection, settings.reshard_id)
         checkpoints = read_checkpoints(target.connection, settings.reshard_id)
+        is_passed = found is not None and was_set_aside_since(
+            target.connection, settings.reshard_id, found
+        )
     if found is None:
         return [f"{name}: not verified: run shardstream reshard verify, or --force"]
     if found.differing:
@@ -377,6 +383,9 @@ def _verify_problems(
     if is_old(found) and not has_stopped:
         hours = round((time.time() - found.at_us / 1e6) / 3600)
         return [f"{name}: verify is {hours} hours old: run shardstream reshard verify again"]
+    if is_passed and not has_stopped:
+        why = "rows were set aside since verify compared"
+        return [f"{name}: {why}: run shardstream reshard verify again, or --force"]
     verified = StreamPosition.from_string(found.position).shards
     if any(
         source not in checkpoints or checkpoints[source].seq < at.seq
@@ -384,6 +393,32 @@ def _verify_problems(
     ):
         return [f"{name}: it is behind the position that verify compared: verify again"]
     return []
+
+
+def _aside_problems(settings: SwitchSettings, target: ShardWrites) -> list[str]:
+    """Rows that stay aside although the applier goes on: after the switch they would be missing."""
+    deadline_s = time.monotonic() + READY_S_MAX
+    before: set[tuple[AsidePlace, bytes]] | None = None
+    while True:
+        with server_errors(target.server, "reading what is set aside on"):
+            found = read_aside(target.connection, settings.reshard_id)
+        staying = [row for row in found if before is None or (row.place, row.digest) in before]
+        if not staying:
+            return []
+        if time.monotonic() > deadline_s:
+            return aside_problems(target, staying)
+        before = {(row.place, row.digest) for row in staying}
+        time.sleep(READY_POLL_S)
+
+
+def aside_problems(target: ShardWrites, waiting: Sequence[AsideRow]) -> list[str]:
+    """What keeps rows aside on a target, a line for each."""
+    with server_errors(target.server, "looking for what keeps rows aside on"):
+        return [
+            f"{target.server.name}: a row is set aside, because a row of another source is in its "
+            f"way: {said}"
+            for said in in_the_way(target.connection, waiting)
+        ]
 
 
 def _event_problems(shard: ShardWrites, databases: frozenset[str]) -> list[str]:

@@ -482,6 +482,8 @@ class _ReshardProgress:
     def _target_lines(self, shard: str, target: TargetProgress) -> list[str]:
         applier = "runs" if target.applier_runs else "does not run"
         lines = [f"  target {shard}: its applier {applier}, {_verified(target)}"]
+        if target.aside:
+            lines.append(f"    set aside, as rows of other sources exclude them: {target.aside}")
         for name, at in target.applied.items():
             source = self._sources.get(name)
             of = "" if source is None else f" of {source.log.last_seq}"
@@ -530,7 +532,8 @@ def _print_verified(found: VerifiedTarget, *, as_json: bool) -> None:
         }
         typer.echo(json.dumps(fields))
     else:
-        typer.echo(f"{found.target}: {found.rows} rows, {found.differing} differ")
+        aside = f", {found.aside} of them set aside" if found.aside else ""
+        typer.echo(f"{found.target}: {found.rows} rows, {found.differing} differ{aside}")
         for difference in found.named:
             typer.echo(f"  {difference.table} {difference.key}: {difference.what}")
         if found.differing > len(found.named):

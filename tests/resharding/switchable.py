@@ -144,12 +144,17 @@ def split(
     appliers: bool = True,
     from_shards: tuple[str, ...] = (SOURCE,),
     to_shards: tuple[str, ...] = TARGETS,
+    columns: str = "id BIGINT PRIMARY KEY",
+    sharded_by: str = "id",
 ) -> Iterator[Switchable]:
-    """Yield a split in progress, not yet verified, with a hundred users on each source."""
+    """Yield a split in progress, not yet verified, with a hundred users on each source.
+
+    `columns`: of its table, which begins empty if it has more than users.
+    """
     by_shard = dict(zip((*from_shards, *to_shards), servers, strict=True))
     schema = f"db_{secrets.token_hex(4)}"
     targets = {shard: by_shard[shard] for shard in to_shards}
-    vindexes = (TableVindex(schema, "t", ("id",), "hash"),)
+    vindexes = (TableVindex(schema, "t", (sharded_by,), "hash"),)
     with ExitStack() as stack:
         sources = stack.enter_context(
             sources_of({shard: by_shard[shard] for shard in from_shards}, kafka, keyspace)
@@ -159,7 +164,7 @@ def split(
             for shard, database in targets.items()
         }
         for shard, database in by_shard.items():
-            _make_shard(database, schema, serves=shard in from_shards)
+            _make_shard(database, schema, columns, serves=shard in from_shards)
             stack.callback(_forget_account, database)
         plan = sources.plan(to_shards, vindexes, agreed_seqs=sources.last_seqs())
         begin(plan, targets)
@@ -172,7 +177,7 @@ def split(
             for shard, database in targets.items():
                 admin = resharder_of(database, shard)
                 stack.enter_context(applying(ApplierSettings(plan, admin, sources.kafka)))
-        for number, shard in enumerate(from_shards):
+        for number, shard in enumerate(from_shards if sharded_by == "id" else ()):
             ids = range(number, 100 * len(from_shards), len(from_shards))
             with app_session(by_shard[shard]) as session, session.cursor() as cursor:
                 cursor.execute(f"INSERT INTO {schema}.t VALUES " + ", ".join(f"({i})" for i in ids))
@@ -199,13 +204,13 @@ def _producing_until_fenced(
             producer.error = None
 
 
-def _make_shard(database: DatabaseFixture, schema: str, *, serves: bool) -> None:
+def _make_shard(database: DatabaseFixture, schema: str, columns: str, *, serves: bool) -> None:
     """Create the table, the application's account, and the triggers of a shard that serves."""
     make_account(database, locked=not serves)
     with database.connect() as connection, connection.cursor() as cursor:
         create_internal_tables(connection)
         cursor.execute(f"CREATE DATABASE {schema}")
-        cursor.execute(f"CREATE TABLE {schema}.t (id BIGINT PRIMARY KEY)")
+        cursor.execute(f"CREATE TABLE {schema}.t ({columns})")
         cursor.execute("SET GLOBAL log_bin_trust_function_creators = ON")
         for trigger in TRIGGERS if serves else ():
             cursor.execute(f"CREATE DEFINER = {APP}@'%' {trigger.format(schema=schema)}")

@@ -9,7 +9,7 @@ import pymysql
 import pytest
 
 from event_token import KeyRange
-from resharding.apply.last_changes import KeyUse, LastChanges
+from resharding.apply.last_changes import LastChanges
 from resharding.apply.statements import StatementBuilder
 from resharding.apply.target_session import TargetSession
 from resharding.routing import Routes
@@ -96,7 +96,7 @@ class OneServer:
             lambda schema, table: self.session.table(schema, table, "user"),
             packet_bytes_max=self.session.packet_bytes_max,
         )
-        self.changes = LastChanges(lambda _event: KeyUse("user"))
+        self.changes = LastChanges(lambda _event: "user", is_merge=False)
         self.records: list[VEvent] = []
 
     def rows(self, table: str) -> dict[str, tuple[Any, ...]]:
@@ -168,36 +168,6 @@ def test_keys_that_the_server_takes_for_the_same(
                 one.write(statement, values)
             one.apply()
             assert one.rows("target").keys() == one.rows("source").keys()
-
-
-@pytest.mark.parametrize(
-    ("definition", "apart"),
-    [
-        ("id INT PRIMARY KEY, code INT, KEY (code)", True),
-        ("id INT PRIMARY KEY, code INT UNIQUE", False),
-        ("id VARCHAR(9) PRIMARY KEY, code INT", False),
-        ("id VARBINARY(9) PRIMARY KEY, code INT", True),
-        ("id BLOB, code INT, PRIMARY KEY (id(3))", False),
-        ("id INT, code INT, PRIMARY KEY (id, code)", False),
-        ("id INT, code INT", False),
-    ],
-)
-def test_keys_by_which_rows_exclude_each_other(
-    definition: str, apart: bool, database: DatabaseFixture
-) -> None:
-    """Only where a target has no key but the records' own, without text, is the order free."""
-    shape = TableShape("", "", (Column("id", ValueKind.LONG, "int"),), (0,))
-    with ExitStack() as stack:
-        schema = fresh_schema()
-        with database.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(f"CREATE DATABASE {schema}")
-            cursor.execute(f"CREATE TABLE {schema}.keyed ({definition})")
-        session = TargetSession(resharder_of(database, "-"))
-        stack.callback(session.close)
-        row: Row = {"id": 1}
-        record = event(Op.INSERT, None, row, database=schema, table="keyed", shape=shape)
-
-        assert session.holds_rows_apart(record) is apart
 
 
 def test_the_answer_to_a_commit_is_lost(
