@@ -185,18 +185,20 @@ class Routes:
         ways = [_emptied(tokens, event.database) for tokens in readings(event.statement or "")]
         if any(way != ways[0] for way in ways):
             return []
-        named = {(d.casefold(), t.casefold()) for d, t in ways[0]}
+        named = {(d.casefold(), t and t.casefold()) for d, t in ways[0]}
+        if ("", None) in named or any(table == "" for _, table in named):
+            return []
         return [
             (d, t)
             for d, t in self._routes
-            if (d.casefold(), t.casefold()) in named or (d.casefold(), "") in named
+            if (d.casefold(), t.casefold()) in named or (d.casefold(), None) in named
         ]
 
 
-def _emptied(tokens: list[Token], database: str) -> list[tuple[str, str]]:
+def _emptied(tokens: list[Token], database: str) -> list[tuple[str, str | None]]:
     """The tables that one reading of a statement empties, drops or creates again.
 
-    Of a database as a whole the table is "".
+    Of a database as a whole the table is None, and a name that is not found is "".
     """
     reader = TokenReader(without_setting(tokens), database)
     if reader.take("TRUNCATE"):
@@ -206,7 +208,7 @@ def _emptied(tokens: list[Token], database: str) -> list[tuple[str, str]]:
         if not (reader.take("OR") and reader.take("REPLACE")):
             return []
         if reader.take("DATABASE", "SCHEMA"):
-            return [(reader.name(), "")]
+            return [(reader.name(), None)]
         return [reader.table()] if reader.take("TABLE") else []
     if not reader.take("DROP"):
         return []
@@ -215,7 +217,9 @@ def _emptied(tokens: list[Token], database: str) -> list[tuple[str, str]]:
         return []
     if reader.take("IF"):
         reader.take("EXISTS")
-    return [(reader.name(), "")] if is_database else reader.tables(",")
+    if is_database:
+        return [(reader.name(), None)]
+    return list(reader.tables(","))
 
 
 def check_skip(event: VEvent) -> None:

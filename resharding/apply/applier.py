@@ -60,7 +60,7 @@ class ApplierStatus:
     """How far a target's applier is.
 
     `seqs`: per source. `behind_ms`: age of the merged frontier by this host's clock. `skips`: the
-    accepted ones that it has passed since it started.
+    accepted ones that it has passed since it started. `aside`: rows that wait aside in a merge.
     """
 
     target: str
@@ -70,6 +70,7 @@ class ApplierStatus:
     behind_ms: int
     note: str = ""
     skips: int = 0
+    aside: int = 0
 
 
 class ApplierReports:
@@ -81,6 +82,7 @@ class ApplierReports:
         self.reporter = reporter
         self.rows_total = 0
         self.skips = 0
+        self.aside = 0
         self._target = target
         self._on_status = on_status
         self._last_s = time.monotonic()
@@ -105,7 +107,8 @@ class ApplierReports:
         behind_ms = max(0, time.time_ns() // 1_000 - self._frontier_us) // 1_000
         self._on_status(
             ApplierStatus(
-                self._target, self._seqs, self.rows_total, rate, behind_ms, text, self.skips
+                *(self._target, self._seqs, self.rows_total, rate, behind_ms, text, self.skips),
+                self.aside,
             )
         )
 
@@ -558,7 +561,9 @@ class _Session:
         return self._target
 
     def _report_committed(self, sender: Sender) -> None:
+        assert self._target is not None  # noqa: S101 - the sender has it
         for lot in sender.committed():
+            self._reports.aside = self._target.aside_rows
             assert lot.position is not None  # noqa: S101 - where a transaction ends
             self._reports.applied(lot.rows, lot.position)
 

@@ -66,6 +66,11 @@ class MergeSession(TargetSession):
         self._freed: set[_Table] = set()
         self._has_set_aside = False
 
+    @property
+    def aside_rows(self) -> int:
+        """How many rows wait aside."""
+        return sum(map(len, list(self._aside.values())))  # another thread may set rows aside
+
     def checkpoints(self, reshard_id: str) -> dict[str, Checkpoint]:
         """The checkpoints on the target; then the rows that wait aside there."""
         # In this order: where another applier commits in between, the checkpoint gives it away.
@@ -239,7 +244,7 @@ class MergeSession(TargetSession):
         self.connection.query(sql)
         self._aside.setdefault(place, set()).add(aside.digest)
         self._has_set_aside = True
-        if sum(map(len, self._aside.values())) > ASIDE_ROWS_MAX:
+        if self.aside_rows > ASIDE_ROWS_MAX:
             raise DoesNotApply(
                 f"{place_of(statement.first)}: more than {ASIDE_ROWS_MAX} rows are excluded on the "
                 f"target {self.server.name} by rows of other sources, as {aside.name}: several "

@@ -183,6 +183,11 @@ class TargetSession:
             else:
                 self.connection.query(sql)
 
+    @property
+    def aside_rows(self) -> int:
+        """How many rows wait aside."""
+        return 0
+
     def check_primary(self) -> None:
         """Raise ServerLost unless the server is still the primary of its shard.
 

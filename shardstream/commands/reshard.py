@@ -389,6 +389,8 @@ class _StatusPrinter:
         )
         if status.skips:
             text += f"; skipped transactions passed: {status.skips}"
+        if status.aside:
+            text += f"; rows set aside: {status.aside}"
         named = {"keyspace": self._plan.keyspace, "reshard_id": self._plan.reshard_id}
         line = Status(
             f"{self._plan.keyspace}/{status.target}",

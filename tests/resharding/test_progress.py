@@ -52,7 +52,7 @@ BUSY = SourceProgress(replace(LOG, last_seq=LOG.last_seq + LAG_CHANGES_MAX), loc
         ("RUNNING", SourceProgress(replace(LOG, copying=1), locked=False), TARGET, "wait for the"),
         ("RUNNING", OPEN, replace(TARGET, differing=None), "reshard verify commerce r1"),
         ("RUNNING", OPEN, replace(TARGET, differing=2), "reshard verify commerce r1"),
-        ("RUNNING", OPEN, replace(TARGET, verify_is_old=True), "old: shardstream reshard verify"),
+        ("RUNNING", OPEN, replace(TARGET, verify_is_old=True), "aside: shardstream reshard verify"),
         ("RUNNING", OPEN, TARGET, "reshard switch commerce r1"),
         ("RUNNING", BUSY, TARGET, "reshard switch commerce r1"),
         ("RUNNING", BUSY, replace(TARGET, applied={"-": AppliedSource(8, 1)}), "50,001 changes"),

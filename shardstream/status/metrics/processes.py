@@ -103,6 +103,8 @@ def applier_families(
     yield one(rows, labels, 0 if status is None else status.rows_total)
     skips = counter(f"{name}_skips", "Skipped transactions passed with --accept-skip")
     yield one(skips, labels, 0 if status is None else status.skips)
+    aside = gauge(f"{name}_rows_aside", "Rows that rows of other sources exclude for a while")
+    yield one(aside, labels, 0 if status is None else status.aside)
     if status is None:
         return
     says = "Age of what the sources had in common when a change was last applied"

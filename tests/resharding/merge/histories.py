@@ -122,6 +122,8 @@ class _World:
             self.commit(source, (one, swapped[0]), (other, swapped[1]))
         elif chosen < 0.82:
             self.commit(source, empties=True)
+        elif chosen < 0.85 and mine:
+            self._change_key(source, dice.choice(mine))
         elif mine:
             self._move(source, dice.choice(mine))
 
@@ -130,6 +132,11 @@ class _World:
         return row._replace(
             n=self._versions, user=self.dice.randrange(2), uid=row.uid if uid is None else uid
         )
+
+    def _change_key(self, source: int, row: ModelRow) -> None:
+        ids = sorted(set(self._ids) - {row.id for live in self.live for row in live.values()})
+        if ids:
+            self.commit(source, (row, self._changed(row)._replace(id=self.dice.choice(ids))))
 
     def _insert(self, source: int) -> None:
         there = [row for live in self.live for row in live.values()]

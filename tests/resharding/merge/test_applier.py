@@ -9,8 +9,8 @@ from tests.resharding.merge.histories import history_of
 from tests.resharding.merge.served_history import COMPUTED, LOOSE, PLAIN, MergeTarget, TableKind
 
 FAMILIES = ["mysql_a", "mariadb_a"]
-SEEDS = range(25)
-MANY_SEEDS = range(25, 400)
+SEEDS = range(12)
+MANY_SEEDS = range(12, 250)
 
 
 def check_histories(target: MergeTarget, seeds: range) -> int:

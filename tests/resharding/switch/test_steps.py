@@ -67,6 +67,25 @@ def test_a_cancelled_reshard_is_not_switched(view: ReshardView, where: str) -> N
     assert where.replace("\\", "") in step.why
 
 
+def test_rows_that_stay_aside_stop_the_switch() -> None:
+    """Behind END they exclude each other for good: it is not decided, and both are named."""
+    ready = replace(
+        RUNNING,
+        quiet=frozenset((*SOURCES, *TARGETS)),
+        journal=dict.fromkeys(SOURCES, JournalRow(JournalKind.END)),
+        ends=ENDS,
+        checkpoints=applied(t0_s0=5, t0_s1=7, t1_s0=5, t1_s1=7),
+        logged=frozenset(SOURCES),
+        fenced=True,
+    )
+    assert next_switch_step(ready).action is Action.DECIDE
+
+    step = next_switch_step(replace(ready, aside={"t1": ["row 2 of s1 (row 1 is in its way)"]}))
+
+    assert (step.action, step.ways) == (Action.REFUSE, (NextCommand.CANCEL, NextCommand.CREATE))
+    assert "row 2 of s1 (row 1 is in its way)" in step.why
+
+
 def test_a_row_of_an_older_cancel_stops_the_switch() -> None:
     """A source whose journal says CANCELLED is named."""
     step = next_switch_step(replace(RUNNING, journal={"s1": JournalRow(JournalKind.CANCELLED)}))

@@ -28,7 +28,7 @@ STATUS = InvalidatorStatus(
     oldest_shard="-80",
     position_age_s=10.0,
 )
-APPLIED = ApplierStatus("80-c0", {"80-": 41}, 30, 2.5, 1_500, skips=1)
+APPLIED = ApplierStatus("80-c0", {"80-": 41}, 30, 2.5, 1_500, skips=1, aside=4)
 WRITTEN = SinkProgress(90, 5_500_000, 4, "-80", 3)
 
 

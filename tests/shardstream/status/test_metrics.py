@@ -178,6 +178,7 @@ def test_other_processes_tell_their_last_status() -> None:
     target = {"keyspace": "commerce", "reshard": "split", "target": "80-c0"}
     assert value(applier, "shardstream_applier_rows_total", **target) == 30
     assert value(applier, "shardstream_applier_lag_seconds", **target) == 1.5
+    assert value(applier, "shardstream_applier_rows_aside", **target) == 4
     assert value(applier, "shardstream_applier_source_records", **target, source="80-") == 41
     named = {"keyspace": "commerce", "cache": "main"}
     assert value(cache, "shardstream_invalidator_state", **named, state="running") == 1
