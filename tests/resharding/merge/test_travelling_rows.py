@@ -152,7 +152,7 @@ def test_rows_that_travel(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All are on the target, and `switch` opens it with them, however its transactions are cut.
+    """F25: All are on the target that `switch` opens, however its transactions are cut.
 
     A comparison counts no more once a row was set aside. In the target's log, what waited is a
     change of its own source, by its origin.
