@@ -6,9 +6,8 @@ text, until that one is gone: at any position of the sources, the target's table
 together exactly the rows of the sources. They move in the transactions that move the checkpoint.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 from pymysql.err import MySQLError
@@ -21,6 +20,8 @@ from resharding.bookkeeping import VerifyResult
 
 # Rows that are named in a message.
 NAMED_MAX: Final = 10
+# Rows in memory at once.
+PAGE_ROWS: Final = 1_000
 _COLUMNS: Final = (
     "source_shard, database_name, table_name, key_digest, row_key, column_names, row_values, "
     "error_labels"
@@ -72,16 +73,28 @@ class AsideRow:
         return f"{place.database}.{place.table}, {self.key}, of shard {place.source}"
 
 
-def read_aside(connection: Any, reshard_id: str, place: AsidePlace | None = None) -> list[AsideRow]:
-    """The rows of a reshard that wait aside on a target, or those of one place."""
-    where = f"reshard_id = {text_literal(reshard_id)}"
-    if place is not None:
-        where = place.condition(reshard_id)
-    order = "source_shard, database_name, table_name, key_digest"
-    found = rows_if_there(
-        connection, f"SELECT {_COLUMNS} FROM {ASIDE} WHERE {where} ORDER BY {order}"
-    )
-    return [AsideRow(AsidePlace(s, d, t), *rest) for s, d, t, *rest in found or ()]
+def aside_pages(connection: Any, reshard_id: str, place: AsidePlace) -> Iterator[list[AsideRow]]:
+    """The rows of a place, up to PAGE_ROWS at a time; those of a page may be removed meanwhile."""
+    after = b""
+    while True:
+        found = rows(
+            connection,
+            f"SELECT {_COLUMNS} FROM {ASIDE} WHERE {place.condition(reshard_id)} "
+            f"AND key_digest > x'{after.hex()}' ORDER BY key_digest LIMIT {PAGE_ROWS}",
+        )
+        page = [AsideRow(place, *rest) for _, _, _, *rest in found]
+        if page:
+            yield page
+        if len(page) < PAGE_ROWS:
+            return
+        after = page[-1].digest
+
+
+def read_aside(connection: Any, reshard_id: str) -> Iterator[AsideRow]:
+    """The rows of a reshard that wait aside on a target."""
+    for place in sorted(aside_keys(connection, reshard_id) or {}, key=astuple):
+        for page in aside_pages(connection, reshard_id, place):
+            yield from page
 
 
 def aside_keys(connection: Any, reshard_id: str) -> dict[AsidePlace, set[bytes]] | None:
@@ -145,13 +158,13 @@ def was_set_aside_since(connection: Any, reshard_id: str, verified: VerifyResult
     return any(at.seq > compared[source].seq for source, at in last.items() if source in compared)
 
 
-def in_the_way(connection: Any, waiting: Sequence[AsideRow]) -> list[str]:
+def in_the_way(connection: Any, waiting: Iterable[AsideRow]) -> list[str]:
     """What keeps rows aside, in words: the row, and what the server says of the other one.
 
     Each is inserted and taken back, on a connection without an open transaction.
     """
     said = []
-    for row in waiting[:NAMED_MAX]:
+    for row in waiting:
         connection.begin()
         try:
             rows(connection, row.insert + row.values)
@@ -161,7 +174,4 @@ def in_the_way(connection: Any, waiting: Sequence[AsideRow]) -> list[str]:
         finally:
             connection.rollback()
         said.append(f"{row.name} ({why})")
-    if len(waiting) > NAMED_MAX:
-        left = Counter(f"{row.place.database}.{row.place.table}" for row in waiting[NAMED_MAX:])
-        said.append("and more: " + ", ".join(f"{name}: {count}" for name, count in left.items()))
     return said

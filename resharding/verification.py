@@ -25,7 +25,7 @@ from event_token import ShardName, StreamPosition
 from event_token.errors import Halt, Retry, UsageError
 from resharding.apply.statements import ReshardTargetTable, StatementBuilder
 from resharding.apply.target_session import TargetSession
-from resharding.aside import AsidePlace, AsideRow, read_aside
+from resharding.aside import AsideRow, read_aside
 from resharding.bookkeeping import ReshardPlan, merged_position, read_checkpoints, write_verified
 from resharding.definitions import (
     ReshardTable,
@@ -277,19 +277,20 @@ class _Window:
         if overlay.builder.size_bytes >= _SEND_BYTES:
             self._session.run(overlay.builder.take())
 
-    def lay_aside(self, waiting: Iterable[AsideRow]) -> None:
-        """Make the rows that wait aside on the target a place, for each table of each source."""
-        by_place: dict[AsidePlace, list[AsideRow]] = {}
+    def lay_aside(self, waiting: Iterable[AsideRow]) -> int:
+        """Make the rows that wait aside on the target a place per source and table; count them."""
+        count = 0
         for row in waiting:
-            by_place.setdefault(row.place, []).append(row)
-        for number, (place, rows_there) in enumerate(by_place.items()):
-            temporary = create_overlay(
-                self._session, place.database, place.table, f"aside_{number}"
-            )
-            self._aside[place.source, place.database, place.table] = temporary
-            for row in rows_there:
-                insert = f"INSERT INTO {temporary} ({row.columns}) VALUES {row.values}"
-                self._session.insert(insert, row.error_labels)
+            table = (row.place.source, row.place.database, row.place.table)
+            if table not in self._aside:
+                name = f"aside_{len(self._aside)}"
+                self._aside[table] = create_overlay(
+                    self._session, row.place.database, row.place.table, name
+                )
+            insert = f"INSERT INTO {self._aside[table]} ({row.columns}) VALUES {row.values}"
+            self._session.insert(insert, row.error_labels)
+            count += 1
+        return count
 
     def aside_places(self, database: str, table: str) -> list[_TablePlace]:
         """Where rows of a table wait aside: a place for each source that has some.
@@ -435,8 +436,7 @@ class _Comparison:
                 window.read(
                     ShardRange(name, at.offset, progress.end_offset, at.seq + 1, progress.last_seq)
                 )
-        aside = read_aside(target, self._plan.reshard_id)
-        window.lay_aside(aside)
+        aside = window.lay_aside(read_aside(target, self._plan.reshard_id))
         definitions = read_definitions(target, self._routes.databases)
         for connection in (target, session.connection, *sources.values()):
             give_bytes(connection)
@@ -445,7 +445,7 @@ class _Comparison:
         found = self._found
         return VerifiedTarget(
             *(self._settings.target.shard, position, found.rows, found.differing, found.named),
-            len(aside),
+            aside,
         )
 
     def _check_copies(self, topics: ShardTopics) -> None:

@@ -30,9 +30,9 @@ from resharding.aside import (
     AsidePlace,
     AsideRow,
     aside_keys,
+    aside_pages,
     last_aside_statement,
     put_aside_statement,
-    read_aside,
     remove_aside_statement,
 )
 from resharding.bookkeeping import Checkpoint
@@ -254,32 +254,30 @@ class MergeSession(TargetSession):
 
     def _bring_back(self, place: AsidePlace) -> None:
         """Insert the rows of a place that nothing excludes any more."""
-        waiting = read_aside(self.connection, self._reshard_id, place)
-        groups: dict[tuple[str, int], list[AsideRow]] = {}
-        for row in waiting:
-            groups.setdefault((row.insert, row.error_labels), []).append(row)
-        back: list[bytes] = []
-        for (insert, error_labels), alike in groups.items():
-            # With ENUM error values each is a statement of its own, whose warnings are counted.
-            size = 1 if error_labels else STATEMENT_ROWS_MAX
-            for begin in range(0, len(alike), size):
-                lot = alike[begin : begin + size]
-                parts = [row.values for row in lot]
-                try:
-                    left = self._insert_what_fits(insert, parts, error_labels)
-                except pymysql.err.MySQLError as error:
-                    if is_transient(error):
-                        raise
-                    raise DoesNotApply(
-                        f"{self.server.name}: a row that is set aside in {ASIDE} does not apply, "
-                        f"{lot[0].name} or one behind it: {error_text(error)}. Fix the target, or "
-                        f"column_names and row_values there, and start again"
-                    ) from error
-                back += [row.digest for i, row in enumerate(lot) if i not in set(left)]
-        for begin in range(0, len(back), STATEMENT_ROWS_MAX):
-            gone = back[begin : begin + STATEMENT_ROWS_MAX]
-            self.connection.query(remove_aside_statement(self._reshard_id, place, gone))
-        self._drop(place, back)
+        for page in aside_pages(self.connection, self._reshard_id, place):
+            groups: dict[tuple[str, int], list[AsideRow]] = {}
+            for row in page:
+                groups.setdefault((row.insert, row.error_labels), []).append(row)
+            back = [row.digest for alike in groups.values() for row in self._inserted(alike)]
+            if back:
+                self.connection.query(remove_aside_statement(self._reshard_id, place, back))
+                self._drop(place, back)
+
+    def _inserted(self, alike: list[AsideRow]) -> list[AsideRow]:
+        """Insert those of some rows, of the same columns, that nothing excludes; return them."""
+        first = alike[0]
+        parts = [row.values for row in alike]
+        try:
+            left = set(self._insert_what_fits(first.insert, parts, first.error_labels))
+        except pymysql.err.MySQLError as error:
+            if is_transient(error):
+                raise
+            raise DoesNotApply(
+                f"{self.server.name}: a row that is set aside in {ASIDE} does not apply, "
+                f"{first.name} or one behind it: {error_text(error)}. Fix the target, or "
+                f"column_names and row_values there, and start again"
+            ) from error
+        return [row for i, row in enumerate(alike) if i not in left]
 
 
 def _place(own: OwnRows) -> AsidePlace:

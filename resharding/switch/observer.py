@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from databases.connection import server_errors
 from event_token import GtidSet
-from resharding.aside import read_aside
 from resharding.bookkeeping import read_checkpoints
 from resharding.progress import later_reshards
 from resharding.switch.decision import FirstMark, ReshardView, SourceEnd
@@ -153,10 +152,8 @@ class Observer:
         found = {}
         for target in targets:
             writes = self._claims.writes[target]
-            with server_errors(writes.server, "reading what is set aside on"):
-                waiting = read_aside(writes.connection, self._settings.reshard_id)
-            if waiting:
-                found[target] = aside_problems(writes, waiting)
+            if waiting := aside_problems(writes, self._settings.reshard_id):
+                found[target] = waiting
         return found
 
     def _is_passed(self, source: str, view: ReshardView) -> bool:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from pymysql.err import MySQLError
@@ -29,7 +30,14 @@ from databases.internal_tables import INTERNAL_DATABASE, VERIFIED, create_intern
 from databases.sql import quoted, rows
 from event_token import Flavor, StreamPosition
 from event_token.errors import Halt, UsageError
-from resharding.aside import AsidePlace, AsideRow, in_the_way, read_aside, was_set_aside_since
+from resharding.aside import (
+    NAMED_MAX,
+    AsidePlace,
+    aside_keys,
+    in_the_way,
+    read_aside,
+    was_set_aside_since,
+)
 from resharding.bookkeeping import read_checkpoints, read_verified
 from resharding.definitions import (
     ReshardTable,
@@ -398,22 +406,23 @@ def _verify_problems(
 def _aside_problems(settings: SwitchSettings, target: ShardWrites) -> list[str]:
     """Rows that stay aside although the applier goes on: after the switch they would be missing."""
     deadline_s = time.monotonic() + READY_S_MAX
-    before: set[tuple[AsidePlace, bytes]] | None = None
+    staying: set[tuple[AsidePlace, bytes]] | None = None
     while True:
         with server_errors(target.server, "reading what is set aside on"):
-            found = read_aside(target.connection, settings.reshard_id)
-        staying = [row for row in found if before is None or (row.place, row.digest) in before]
+            found = aside_keys(target.connection, settings.reshard_id) or {}
+        now = {(place, digest) for place, digests in found.items() for digest in digests}
+        staying = now if staying is None else now & staying
         if not staying:
             return []
         if time.monotonic() > deadline_s:
-            return aside_problems(target, staying)
-        before = {(row.place, row.digest) for row in staying}
+            return aside_problems(target, settings.reshard_id)
         time.sleep(READY_POLL_S)
 
 
-def aside_problems(target: ShardWrites, waiting: Sequence[AsideRow]) -> list[str]:
-    """What keeps rows aside on a target, a line for each."""
+def aside_problems(target: ShardWrites, reshard_id: str) -> list[str]:
+    """What keeps rows aside on a target, a line for each of the first ones."""
     with server_errors(target.server, "looking for what keeps rows aside on"):
+        waiting = list(islice(read_aside(target.connection, reshard_id), NAMED_MAX))
         return [
             f"{target.server.name}: a row is set aside, because a row of another source is in its "
             f"way: {said}"

@@ -8,6 +8,7 @@ import pytest
 
 from databases.internal_tables import CHECKPOINT, create_internal_tables
 from event_token import ShardPosition, StreamPosition
+from resharding import aside
 from resharding.apply import merge_session
 from resharding.apply.last_changes import LastChanges
 from resharding.apply.merge_session import MergeSession
@@ -145,6 +146,20 @@ def test_equal_values_of_two_sources(target: Target) -> None:
         *((n, "A", n * 10, 1) for n in range(2, 5)),
     ]
     assert target.session.aside_rows == 0
+
+
+def test_many_rows_wait(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read in pages, and only those come back that nothing excludes any more."""
+    monkeypatch.setattr(aside, "PAGE_ROWS", 2)
+    target.apply(A, *((None, row_of(n, "a", n)) for n in range(5)))
+    target.apply(B, *((None, row_of(10 + n, "b", n)) for n in range(5)))
+    target.apply(A, *((row_of(n, "a", n), None) for n in (1, 3, 4)))
+
+    assert [row[0] for row in target.rows()] == [0, 2, 11, 13, 14]
+    with closing(open_session(target.server)) as connection:
+        left = [row.key for row in aside.read_aside(connection, target.reshard_id)]
+    assert sorted(left) == ["id=10", "id=12"]
+    assert target.session.aside_rows == 2
 
 
 def test_a_comparison_before_the_last_row_was_set_aside(target: Target) -> None:
