@@ -441,23 +441,19 @@ class _Session:
             if not is_accepted(accepted, event.gtid, event.statement or ""):
                 raise
             self._reports.skips += is_skip
-            if self._is_merge and not is_skip:
-                for database, table in self._routes.emptied(event):
-                    self._empty(event, database, table)
+            if self._is_merge and not is_skip and (emptied := self._routes.emptied(event)):
+                self._empty(event, emptied)
 
-    def _empty(self, event: VEvent, database: str, table: str) -> None:
+    def _empty(self, event: VEvent, tables: Sequence[tuple[str, str]]) -> None:
         """Delete the rows of a source that has no more of them, in the transaction that is next."""
-        route = self._routes.tables[database, table]
         source_range = ShardName.parse(event.shard).key_range
         self._move(event.shard, event, -event.seq, None)
         self._send(Lot(self._builder.take()))
         target = self._drained()
         assert isinstance(target, MergeSession)  # noqa: S101 - in a merge
-        target.empty(
-            event.shard,
-            target.table(database, table, route.column),
-            lambda value: source_range.contains(route.vindex.keyspace_id(value)),
-        )
+        for database, table in tables:
+            vindex = self._routes.tables[database, table].vindex
+            target.empty(event.shard, self._table(database, table), source_range, vindex)
 
     def _take(self, event: VEvent) -> None:
         """Collect the record's changes for the target, and end its transaction in time."""

@@ -7,7 +7,7 @@ some of them later: a row that comes back follows a checkpoint of its source, li
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pymysql
@@ -17,7 +17,7 @@ from databases.connection import error_code, error_text, is_transient, server_er
 from databases.internal_tables import ASIDE, CHECKPOINT, LAST_ASIDE, create_internal_tables
 from databases.row_comparison import key_text
 from databases.sql import beyond, quoted, rows, text_literal, value_literal
-from event_token import StreamPosition
+from event_token import KeyRange, StreamPosition
 from resharding.apply.statements import (
     DELETE_ROWS_MAX,
     STATEMENT_ROWS_MAX,
@@ -39,7 +39,8 @@ from resharding.bookkeeping import Checkpoint
 from resharding.errors import DoesNotApply
 from resharding.routing import place_of
 from resharding.servers import ReshardServer
-from topics.records.vevent import Row, Value
+from topics.keyspace.vindexes import Vindex
+from topics.records.vevent import Row
 
 # ER_DUP_ENTRY, ER_DUP_ENTRY_WITH_KEY_NAME.
 _DUPLICATES: Final = frozenset((1062, 1586))
@@ -107,11 +108,11 @@ class MergeSession(TargetSession):
         self._has_set_aside = False
 
     def empty(
-        self, source: str, table: ReshardTargetTable, belongs: Callable[[Value], bool]
+        self, source: str, table: ReshardTargetTable, source_range: KeyRange, vindex: Vindex
     ) -> None:
         """Delete a source's rows of a table, and those that wait aside, in the open transaction.
 
-        `belongs`: whether a row with a sharding value is of the source.
+        By the table's vindex, a row's source follows from its sharding value.
         """
         place = AsidePlace(source, table.database, table.table)
         name = f"{quoted(table.database)}.{quoted(table.table)}"
@@ -131,7 +132,8 @@ class MergeSession(TargetSession):
                     f"ORDER BY {columns} LIMIT {STATEMENT_ROWS_MAX}",
                 )
                 keys = [tuple(map(value_literal, row[1:])) for row in found]
-                own = [k for row, k in zip(found, keys, strict=True) if belongs(row[0])]
+                ids = [vindex.keyspace_id(row[0]) for row in found]
+                own = [k for k, at in zip(keys, ids, strict=True) if source_range.contains(at)]
                 for begin in range(0, len(own), DELETE_ROWS_MAX):
                     conditions = [
                         " AND ".join(f"{quoted(c)} = {v}" for (c, _), v in zip(key, k, strict=True))

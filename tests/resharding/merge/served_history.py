@@ -154,6 +154,7 @@ class MergeTarget:
         with self.connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {self.schema} CHARACTER SET utf8mb4")
             cursor.execute(f"CREATE TABLE {self.schema}.w ({self.kind.definition})")
+            cursor.execute(f"CREATE TABLE {self.schema}.v (id INT PRIMARY KEY, user_id BIGINT)")
         self.server = resharder_of(self.database, TARGET)
         self.shape = TableShape(self.schema, "w", self.kind.columns, (0,))
 
@@ -166,7 +167,7 @@ class MergeTarget:
             "commerce",
             shards,
             (TARGET,),
-            (TableVindex(self.schema, "w", ("user_id",), "hash"),),
+            tuple(TableVindex(self.schema, table, ("user_id",), "hash") for table in ("v", "w")),
             start.to_string(),
             dict.fromkeys(shards, 0),
         )
@@ -214,7 +215,8 @@ class MergeTarget:
             "shape": self.shape,
         }
         if commit.empties:
-            same |= {"type": EventType.DDL, "shape": None, "statement": "TRUNCATE TABLE w"}
+            statement = "DROP TABLE v, w" if seq % 2 else "TRUNCATE TABLE w"
+            same |= {"type": EventType.DDL, "shape": None, "statement": statement}
         elif op is Op.NONE:
             same |= {"type": EventType.JOURNAL, "shape": None, "statement": "{}"}
         return event(Op.READ if commit.copies and new else op, before, after, **same)
