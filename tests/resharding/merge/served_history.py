@@ -13,8 +13,8 @@ from databases.sql import rows
 from event_token import ShardPosition, StreamPosition
 from resharding.apply import applier
 from resharding.apply.applier import ApplierSettings, run_applier
-from resharding.aside import count_aside
-from resharding.bookkeeping import ReshardPlan, write_plan
+from resharding.aside import read_aside
+from resharding.bookkeeping import ReshardPlan, read_checkpoints, write_plan
 from resharding.servers import open_session
 from tests.database_servers import DatabaseFixture
 from tests.resharding.accounts import resharder_of
@@ -244,10 +244,16 @@ class MergeTarget:
                 found[row.n] = tuple(image[column.name] for column in self.kind.columns)
         return found
 
-    def aside(self, plan: ReshardPlan) -> int:
-        """How many rows wait aside."""
+    def aside(self, plan: ReshardPlan) -> set[int]:
+        """The versions of the rows that wait aside."""
         self.connection.commit()
-        return count_aside(self.connection, plan.reshard_id)
+        waiting = read_aside(self.connection, plan.reshard_id)
+        return {int(row.values.rstrip(")").rpartition(", ")[2]) for row in waiting}
+
+    def commits(self, plan: ReshardPlan, records: list[VEvent]) -> int:
+        """How many commits of the history the target has, by its checkpoints."""
+        found = read_checkpoints(self.connection, plan.reshard_id)
+        return sum(r.last and r.seq <= found[r.shard].seq for r in records)
 
     def apply(
         self,

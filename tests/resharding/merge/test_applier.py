@@ -14,7 +14,10 @@ MANY_SEEDS = range(12, 250)
 
 
 def check_histories(target: MergeTarget, seeds: range) -> int:
-    """Apply histories, across kills; return how many rows waited aside between two appliers."""
+    """Apply histories, across kills; return how many rows waited aside between two appliers.
+
+    At the checkpoint of each, the table and what waits aside are the sources' rows.
+    """
     waited = 0
     for seed in seeds:
         history = history_of(seed, has_copies=seed % 3 == 0)
@@ -23,10 +26,14 @@ def check_histories(target: MergeTarget, seeds: range) -> int:
         for _ in range(dice.choice((0, 1, 2))):
             killed_at = dice.randrange(2 * len(history.batches))
             target.apply(plan, records, history.batches, killed_at=killed_at)
-            waited += target.aside(plan)
+            aside, commits = target.aside(plan), target.commits(plan, records)
+            waited += len(aside)
+            if commits >= history.exact_at:
+                both = {*target.rows(), *aside}
+                assert both == {row.n for _, row in history.union(commits)}, seed
         target.apply(plan, records, history.batches)
         assert target.rows() == target.wanted(history), seed
-        assert target.aside(plan) == 0, seed
+        assert target.aside(plan) == set(), seed
     return waited
 
 
