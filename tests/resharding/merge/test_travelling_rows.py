@@ -18,11 +18,12 @@ from resharding.switch.executor import run_switch
 from resharding.verification import VerifiedTarget, VerifySettings, verify_target
 from shardstream.local.kafka_cluster import KafkaCluster
 from tests.database_servers import DatabaseFixture
-from tests.producers.session.producing import read_log, wait_for
+from tests.producers.session.producing import read_log
 from tests.resharding.accounts import resharder_of
 from tests.resharding.merge.served_history import users_of
 from tests.resharding.shards import RunningApplier, applying
 from tests.resharding.switchable import Switchable, split
+from tests.waiting import wait_for
 from topics.keyspace.topology import read_topology
 from topics.records.vevent import Op
 
