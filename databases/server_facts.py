@@ -1,7 +1,7 @@
 """What a server knows of itself: its version, clock, executed transactions, role and identity."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pymysql.constants import ER
@@ -40,7 +40,9 @@ SOURCES_FOLLOWED: Final = (
 # In microseconds, as of the statement's start.
 SERVER_CLOCK: Final = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)"
 _MYSQL_MOMENT: Final = f"SELECT {SERVER_CLOCK}, @@GLOBAL.gtid_executed"
-_MARIADB_MOMENT: Final = f"SELECT {SERVER_CLOCK}, @@GLOBAL.gtid_binlog_pos"
+# What is replicated is logged before it counts as applied, so this order shows none as unlogged.
+_MARIADB_EXECUTED: Final = "@@GLOBAL.gtid_slave_pos, @@GLOBAL.gtid_binlog_pos"
+_MARIADB_MOMENT: Final = f"SELECT {SERVER_CLOCK}, {_MARIADB_EXECUTED}"
 _MARIADB_ROLE: Final = (
     "(SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS "
     "WHERE VARIABLE_NAME = 'SLAVES_RUNNING'), @@GLOBAL.gtid_slave_pos, @@GLOBAL.read_only"
@@ -57,10 +59,53 @@ class ServerMoment:
 
 @dataclass(frozen=True, slots=True)
 class ServerHistory:
-    """What a server has executed, and which part its binlogs no longer contain."""
+    """What a server has executed, and which part of it no binlog of it contains (`purged`).
+
+    That part was purged from them, or came with the backup that the server was made from. Of
+    MariaDB also: `first`, the first number in the binlogs of each domain that the GTID list of the
+    oldest one, which is named `oldest`, does not have. A domain of MariaDB that is nowhere here was
+    never executed, or was deleted (DELETE_DOMAIN_ID): the server cannot tell.
+    """
 
     executed: GtidSet
     purged: GtidSet
+    first: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    oldest: str = ""
+
+
+def before_binlogs(there: ServerHistory) -> GtidSet:
+    """Return the position before all that a server's binlogs have. Pure.
+
+    Who wrote the last number of a domain before its first one there is not known: it counts to the
+    writer of that one.
+    """
+    if not isinstance(there.purged, MariadbGtidSet):
+        return there.purged
+    found = there.purged.by_domain()
+    begun = {d: (writer, n - 1) for d, (writer, n) in there.first.items() if n > 1}
+    return MariadbGtidSet.of(found | begun)
+
+
+def mariadb_executed(applied: str, logged: str, listed: str = "") -> MariadbGtidSet:
+    """Return what a MariaDB server has executed, as its last GTIDs. Pure.
+
+    `applied`: its `gtid_slave_pos`, where alone there stands what came with a backup; `logged`: its
+    `gtid_binlog_pos`, or another position of its binlogs that is not older; `listed`: the GTID list
+    of a binlog, where domains stand for a while that were deleted.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for position in (listed, applied, logged):
+        for domain, last in MariadbGtidSet.parse(position).by_domain().items():
+            if domain not in found or found[domain][1] <= last[1]:
+                found[domain] = last
+    return MariadbGtidSet.of(found)
+
+
+def _mariadb_purged(listed: str, applied: str, logged: str) -> MariadbGtidSet:
+    """Return what no binlog has. `listed`: the GTID list of the oldest binlog. Pure."""
+    in_binlogs = MariadbGtidSet.parse(logged)
+    unlogged = MariadbGtidSet.parse(applied).beyond(in_binlogs)
+    return MariadbGtidSet.of(MariadbGtidSet.parse(listed).by_domain() | unlogged.by_domain())
 
 
 def binlog_files(connection: Any) -> list[str]:
@@ -147,27 +192,34 @@ class MariadbFacts:
 
     def moment(self, connection: Any) -> ServerMoment:
         """See MysqlFacts."""
-        [(clock_us, executed)] = rows(connection, _MARIADB_MOMENT)
-        return ServerMoment(int(clock_us), _one_line(executed))
+        [(clock_us, *executed)] = rows(connection, _MARIADB_MOMENT)
+        return ServerMoment(int(clock_us), str(mariadb_executed(*executed)))
 
     def moment_and_role(self, connection: Any) -> tuple[ServerMoment, bool]:
         """See MysqlFacts."""
-        [(clock_us, executed, *role)] = rows(connection, f"{_MARIADB_MOMENT}, {_MARIADB_ROLE}")
-        return ServerMoment(int(clock_us), _one_line(executed)), _follows(*role)
+        [(clock_us, applied, logged, *role)] = rows(
+            connection, f"{_MARIADB_MOMENT}, {_MARIADB_ROLE}"
+        )
+        moment = ServerMoment(int(clock_us), str(mariadb_executed(applied, logged)))
+        return moment, _follows(*role)
 
     def history(self, connection: Any) -> ServerHistory:
-        """See MysqlFacts. What is purged is what stood before the oldest binlog's first event."""
+        """See MysqlFacts. The GTID list of the oldest binlog has what was purged before it.
+
+        It lacks what came with a backup, of which `first` tells, once it is added.
+        """
         for _ in range(PURGE_RACE_ATTEMPTS):
             oldest = binlog_files(connection)[0]
-            [(purged, executed, *known)] = rows(
+            [(listed, applied, logged, state)] = rows(
                 connection,
-                "SELECT BINLOG_GTID_POS(%s, 4), @@GLOBAL.gtid_binlog_pos, "
-                "@@GLOBAL.gtid_binlog_state, @@GLOBAL.gtid_slave_pos",
+                f"SELECT BINLOG_GTID_POS(%s, 4), {_MARIADB_EXECUTED}, @@GLOBAL.gtid_binlog_state",
                 (oldest,),
             )
-            if purged is not None:
-                position = MariadbGtidSet.of_server(executed, *known)
-                return ServerHistory(position, MariadbGtidSet.parse(purged))
+            if listed is not None:
+                executed = mariadb_executed(applied, logged, listed)
+                known = MariadbGtidSet.of_server(str(executed), state, applied)
+                purged = _mariadb_purged(listed, applied, logged)
+                return ServerHistory(known, purged, oldest=oldest)
         message = f"binlogs are purged faster than they can be named (the oldest was {oldest})"
         raise Retry(message)
 
@@ -291,8 +343,8 @@ _SYSTEM_TABLES: Final = "mysql."
 def filters_in(state: Mapping[str, Any]) -> dict[str, str]:
     """The filters among a server's status fields, by their names in lower case. Pure."""
     found = {}
-    for field, value in state.items():
-        name, text = field.lower(), str(value or "").strip()
+    for key, value in state.items():
+        name, text = key.lower(), str(value or "").strip()
         if not name.startswith(("replicate_", "binlog_do_db", "binlog_ignore_db")):
             continue
         if text and not _is_harmless(name, text):

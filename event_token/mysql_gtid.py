@@ -183,6 +183,11 @@ class MysqlGtidSet(GtidSetBase):
         sid, tag, gno = parse_mysql_gtid(gtid_text)
         return includes(dict(self.servers).get((sid, tag), ()), ((gno, gno),))
 
+    def ends_with(self, gtid_text: str) -> bool:
+        """Return whether a GTID of the set is the last one of an interval."""
+        sid, tag, gno = parse_mysql_gtid(gtid_text)
+        return any(last == gno for _, last in dict(self.servers).get((sid, tag), ()))
+
     def add_gtid(self, gtid_text: str) -> "MysqlGtidSet":
         """Return the set with a GTID such as `uuid:5` or `uuid:tag:5` added."""
         sid, tag, gno = parse_mysql_gtid(gtid_text)

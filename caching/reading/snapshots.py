@@ -28,6 +28,7 @@ from databases.server_facts import (
     Place,
     filters_in,
     is_on,
+    mariadb_executed,
     replica_status_statement,
     snapshot_place,
     status_privilege,
@@ -256,8 +257,10 @@ class MariadbSnapshots(Snapshots):
                     "statements over servers, and a read proves nothing. Connect to the servers"
                 )
         if place is not None:
-            # At a file's beginning the last group of the file before may not be visible yet.
-            applied = None if found == beginning else found
+            # At a file's beginning the last group of the file before may not be visible yet. What
+            # came with a backup is in no binlog.
+            is_known = found != beginning
+            applied = str(mariadb_executed(applied, found)) if is_known else None
         position = None if applied is None else MariadbGtidSet.of_server(applied, state, followed)
         # Domains commit independently of each other.
         keeps_order = position is not None and len(position.domains) <= 1

@@ -19,7 +19,7 @@ from databases.server_facts import (
     snapshot_place,
 )
 from databases.sql import rows
-from event_token import Flavor
+from event_token import Flavor, MariadbGtidSet
 from event_token.errors import ShardstreamError
 from producers.copy.chunk import (
     Chunk,
@@ -160,14 +160,16 @@ class MariadbSnapshot:
     def begin(self, connection: Any, position: str) -> Place | None:
         """Open the snapshot; return its place, or None if it shows exactly `position`.
 
-        That is so if the binlog ends with both. An idle server is read this way: without commits
+        That is so if the binlog ends with both, of which the position may hold more domains: they
+        were deleted, or came with a backup. An idle server is read this way: without commits
         the stream would never pass a place that is not the end of a transaction.
         """
         rows(connection, START_SNAPSHOT)
         self._place = _snapshot_place(connection)
         # In this order: if the binlog has not grown since the snapshot, the set is the snapshot's.
-        [(executed,)] = rows(connection, "SELECT @@GLOBAL.gtid_binlog_pos")
-        if _same(executed, position) and _binlog_end(connection) == self._place:
+        [(logged,)] = rows(connection, "SELECT @@GLOBAL.gtid_binlog_pos")
+        in_log = MariadbGtidSet.parse(position)
+        if in_log.reaches(MariadbGtidSet.parse(logged)) and _binlog_end(connection) == self._place:
             return None
         return self._place
 
@@ -186,10 +188,6 @@ def _snapshot_place(connection: Any) -> Place:
 def _binlog_end(connection: Any) -> Place:
     [(file, offset, *_)] = rows(connection, "SHOW MASTER STATUS")
     return str(file), int(offset)
-
-
-def _same(one: str, other: str) -> bool:
-    return sorted(one.split(",")) == sorted(other.split(","))
 
 
 class ChunkReader:

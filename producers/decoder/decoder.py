@@ -200,6 +200,7 @@ class Decoder:
             binlog_file=transaction.committed_file,
             binlog_pos=transaction.committed_pos,
             transactions=transaction.count,
+            left=tuple((gtid, *at) for gtid, at in transaction.left.items()),
             mark=self._internal.mark,
             ddl=transaction.ddl,
             rows_filtered=int(self._events.filtered_rows.left_out),
@@ -211,6 +212,7 @@ class Decoder:
         self._output.begin_batch()
         self._stamp.ticks = []
         transaction.count = 0
+        transaction.left = {}
         transaction.statements_passed = 0
         transaction.ddl = None
         self._events.filtered_rows.left_out = 0

@@ -154,7 +154,9 @@ class BatchSummary:
     `statements_passed`: changes logged as statements that concern no table of the log, of which the
     last one was of `statement_table`.
     `gtid`, `last_commit_us`: the last transaction and its raw commit time; "" and 0 before the
-    first. `binlog_pos`: where it begins in `binlog_file`.
+    first. `binlog_pos`: where it begins in `binlog_file`. `left`: the same four of those before it
+    behind which another domain went on (MySQL: another source or interval), as far as they may end
+    one still.
     """
 
     first_seq: int
@@ -167,6 +169,7 @@ class BatchSummary:
     binlog_file: str
     binlog_pos: int
     transactions: int
+    left: Sequence[tuple[str, int, str, int]] = ()
     mark: Mark | None = None
     ddl: LastDdl | None = None
     rows_filtered: int = 0

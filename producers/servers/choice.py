@@ -8,6 +8,7 @@ from uuid import UUID
 from databases.server_facts import ServerHistory
 from event_token import GtidSet, MariadbGtidSet, MysqlGtidSet
 from event_token.errors import Rebuild, Retry, ShardstreamError
+from event_token.mariadb_gtid import parse_mariadb_gtid
 from producers.errors import (
     BinlogPurged,
     ReplicaBehindLog,
@@ -16,6 +17,7 @@ from producers.errors import (
     lost_advice,
 )
 from topics.names import ShardTopics
+from topics.progress.record import LastTransaction
 
 # Longer GTID sets are cut in messages.
 _SHOWN_CHARS_MAX: Final = 500
@@ -30,10 +32,12 @@ def check_reachable(
     ReplicaBehindLog if a replica lacks what the log holds.
     """
     if not position.reaches(there.purged):
-        gone = shown(there.purged.beyond(position))
         raise BinlogPurged(
-            f"{topics.log} is at {shown(position)}; {server} has purged {gone} from its binlogs: "
-            "use a server that has it, or start a new log with a copy"
+            f"{topics.log} is at {shown(position)}; {server} has executed "
+            f"{_gone(there.purged.beyond(position))}, and its binlogs no longer contain it, or "
+            "never did, because it came with a backup: use a server that has it, or start a new "
+            f"log with a copy (shardstream topics reset {topics.keyspace} {topics.shard}, then "
+            "shardstream produce --from latest, and shardstream copy)"
         )
     if there.executed.reaches(position):
         return
@@ -45,6 +49,16 @@ def check_reachable(
         f"{topics.log} holds {lacking}, which {server} has never executed: a failover lost these "
         "transactions, or this is the wrong server. Readers of the log may have them already: "
         f"decide which of the two is right. {lost_advice(topics, str(missing))}"
+    )
+
+
+def _gone(purged: GtidSet) -> str:
+    """What no binlog has, as text; of UnlistedNumbers' domains the writer is not known."""
+    if not isinstance(purged, MariadbGtidSet):
+        return shown(purged)
+    return ",".join(
+        f"{domain}-{writer}-{number}" if writer else f"number {number + 1} of domain {domain}"
+        for domain, writer, number in purged.domains[:_GTIDS_SHOWN_MAX]
     )
 
 
@@ -72,26 +86,35 @@ class ServerView:
 
 
 def find_faults(
-    topics: ShardTopics, position: GtidSet | None, views: Sequence[ServerView]
+    topics: ShardTopics,
+    position: GtidSet | None,
+    views: Sequence[ServerView],
+    lasts: Sequence[LastTransaction] = (),
 ) -> dict[str, ShardstreamError]:
     """The servers that cannot be followed, by name, each with the reason.
 
-    `position`: what the log holds, None for an empty log. Primaries must have been read after
-    replicas: then a transaction that a replica has and no primary is errant.
+    `position`: what the log holds, None for an empty log. `lasts`: its last transactions. Primaries
+    must have been read after replicas: then a transaction that a replica has and no primary is
+    errant.
     """
     faults: dict[str, ShardstreamError] = {}
     for view in views:
         others = [other for other in views if other.name != view.name]
-        fault = None if position is None else _unreachable(topics, position, view)
+        fault = None if position is None else unreachable(topics, position, view, lasts)
         fault = fault or _diverged(position, view, others)
         if fault is not None:
             faults[view.name] = fault
     return faults
 
 
-def _unreachable(
-    topics: ShardTopics, position: GtidSet, view: ServerView
+def unreachable(
+    topics: ShardTopics,
+    position: GtidSet,
+    view: ServerView,
+    lasts: Sequence[LastTransaction] = (),
 ) -> ShardstreamError | None:
+    """Why a log cannot go on with a server from its position, None where it can."""
+    position = remembered(position, view, lasts)
     split = _split(position, view)
     if split:
         text = (
@@ -106,6 +129,52 @@ def _unreachable(
     except (BinlogPurged, ReplicaBehindLog, ServerBehindLog) as fault:
         return fault
     return None
+
+
+def remembered(position: GtidSet, view: ServerView, lasts: Sequence[LastTransaction]) -> GtidSet:
+    """The position without the domains that the server surely had, and was made to forget.
+
+    A domain that was deleted (DELETE_DOMAIN_ID) leaves no trace, as one that a failover lost. What
+    was read from this very server, from a binlog that it has purged since, was not lost.
+    """
+    if not isinstance(position, MariadbGtidSet):
+        return position
+    for last in lasts:
+        domain, _, _ = parse_mariadb_gtid(last.gtid)
+        is_own = last.server == view.own and is_before(last.binlog_file, view.history.oldest)
+        if is_own and not has_trace(view, domain):
+            position = position.at_domain(domain, MariadbGtidSet())
+    return position
+
+
+def has_trace(view: ServerView, domain: int) -> bool:
+    """Whether a MariaDB server knows a domain: without a trace of it nobody can tell if it had."""
+    there = view.history
+    sets = (each for each in (there.executed, there.purged) if isinstance(each, MariadbGtidSet))
+    return any(domain in each.by_domain() for each in sets)
+
+
+def is_before(file: str, other: str) -> bool:
+    """Whether one binlog file of a server was written before another one."""
+    (name, _, number), (same, _, later) = file.rpartition("."), other.rpartition(".")
+    return name == same and number.isdigit() and later.isdigit() and int(number) < int(later)
+
+
+def asked_for(position: GtidSet, view: ServerView) -> GtidSet:
+    """A position as the server is asked for what follows it.
+
+    Of a domain of MariaDB of which the binlogs have nothing up to there, the server would look for
+    the transaction before in vain. It sends a domain that it is not asked for from its beginning.
+    """
+    if not isinstance(position, MariadbGtidSet):
+        return position
+    first, purged = view.history.first, view.history.purged
+    listed = purged.by_domain() if isinstance(purged, MariadbGtidSet) else {}
+    logged = {*listed, *(domain for domain, _ in view.state)}
+    for domain, (_, number) in position.by_domain().items():
+        if first.get(domain, (0, 0))[1] > number or domain not in logged:
+            position = position.at_domain(domain, MariadbGtidSet())
+    return position
 
 
 def _split(position: GtidSet, view: ServerView) -> str:
@@ -161,10 +230,12 @@ def _only_in(view: ServerView, others: Sequence[ServerView], position: GtidSet |
         for other in others:
             mine = mine.subtract(other.history.executed)
         return shown(mine if position is None else mine.subtract(position))
+    held = position if isinstance(position, MariadbGtidSet) else MariadbGtidSet()
     return _listed(
         (domain, server, number)
         for (domain, server), number in view.state.items()
-        if all(not is_known(other, domain, server, number) for other in others)
+        if not held.contains_gtid(f"{domain}-{server}-{number}")
+        and all(not is_known(other, domain, server, number) for other in others)
     )
 
 

@@ -23,7 +23,6 @@ from event_token.running_set import RunningMariadbSet, RunningMysqlSet
 from producers.decoder.events.statements import Definition
 from producers.errors import AnswerTooLate, TableLocked
 from producers.replication.gtid_scan import BinlogTransaction, RunningSet, definitions
-from producers.replication.stream import ReplicationStream
 from producers.servers.server_list import OpenServer
 from topics.progress.record import LastTransaction
 
@@ -247,9 +246,7 @@ class DefinitionsAhead:
                 raise Rebuild(f"{what}: the server has sent no whole transaction")
             raise AnswerTooLate(f"{what}; the rows so far are read again")
 
-        with closing(
-            ReplicationStream.open_rest(server.settings, server.family, start, own)
-        ) as stream:
+        with closing(server.open_rest(start, own)) as stream:
             for transaction, defined in definitions(stream, flavor, where, beat):
                 seen, place = seen + 1, transaction.binlog_file
                 gtid = str(transaction) if defined else ""

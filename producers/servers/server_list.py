@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from databases.connection import open_connection
@@ -15,23 +15,30 @@ from event_token.errors import Rebuild, Retry, ShardstreamError
 from producers.errors import Problem, refused
 from producers.replication.gtid_scan import transactions
 from producers.replication.stream import ReplicationStream, server_errors
-from producers.servers.choice import ServerView, find_faults, must_stop, none_usable
+from producers.servers.choice import (
+    ServerView,
+    asked_for,
+    find_faults,
+    must_stop,
+    none_usable,
+)
 from producers.servers.server_catalog import table_problems
 from producers.servers.server_checks import CheckedServer, logs_cascades, stream_findings
 from producers.settings import ServerSettings, ShardProducerSettings
 from topics.names import ShardTopics
+from topics.progress.record import LastTransaction
 
 
 class UnlistedNumbers:
-    """Remembers each domain's first sequence number in the binlogs of one server."""
+    """Remembers each domain's first transaction in the binlogs of one server."""
 
     def __init__(self) -> None:
-        self._first: dict[int, int] = {}
+        self._first: dict[int, tuple[int, int]] = {}
 
     def added_to(
         self, history: ServerHistory, server: ServerSettings, family: ServerFacts, connection: Any
     ) -> ServerHistory:
-        """The history with `purged` extended up to each domain's first number in the binlogs.
+        """The history with `first`, and with `purged` extended up to before these numbers.
 
         For a domain that begins at n, `purged` says n - 2 by server 0, which does not exist: so
         positions from n - 1 on include it, whichever server wrote that. MySQL's history is
@@ -41,16 +48,25 @@ class UnlistedNumbers:
         if not isinstance(executed, MariadbGtidSet) or not isinstance(purged, MariadbGtidSet):
             return history
         found = purged.by_domain()
+        first: dict[int, tuple[int, int]] = {}
         for domain in executed.by_domain().keys() - found.keys():
             if domain not in self._first:
-                self._first[domain] = _first_number(server, family, connection, domain)
-            if self._first[domain] > 2:
-                found[domain] = (0, self._first[domain] - 2)
-        return ServerHistory(executed, MariadbGtidSet.of(found))
+                self._first[domain] = _first_of(server, family, connection, domain)
+            writer, number = self._first[domain]
+            if number > 0:
+                first[domain] = (writer, number)
+            if number > 1:
+                found[domain] = (0, number - 2)
+        return replace(history, purged=MariadbGtidSet.of(found), first=first)
 
 
-def _first_number(server: ServerSettings, family: ServerFacts, connection: Any, domain: int) -> int:
-    """The first number of a domain: it is in the last file whose GTID list lacks the domain."""
+def _first_of(
+    server: ServerSettings, family: ServerFacts, connection: Any, domain: int
+) -> tuple[int, int]:
+    """The server and number that a domain begins with in the binlogs, zeros if it is not there.
+
+    It is in the last file whose GTID list lacks the domain.
+    """
     with server_errors(server, "reading the beginnings of binlogs of"):
         names = binlog_files(connection)
         name = names[0]
@@ -62,8 +78,8 @@ def _first_number(server: ServerSettings, family: ServerFacts, connection: Any, 
     with closing(ReplicationStream.open_file(server, family, name)) as stream:
         for transaction in transactions(stream, family.flavor, f"{name} of {server.name}"):
             if transaction.gtid[0] == domain:
-                return transaction.gtid[2]
-    return 0
+                return transaction.gtid[1], transaction.gtid[2]
+    return 0, 0
 
 
 # A preferred server may take this long to reach what another one has: less than a lag that would
@@ -102,9 +118,23 @@ class OpenServer:
             return self.family.is_replica(self.connection)
 
     def history(self) -> ServerHistory:
-        """Its executed and purged GTID sets."""
+        """What it has executed, and what of it no binlog of it has."""
         with server_errors(self.settings, "reading the executed set of"):
-            return self.family.history(self.connection)
+            found = self.family.history(self.connection)
+        return self._unlisted.added_to(found, self.settings, self.family, self.connection)
+
+    def open_stream(self, position: GtidSet, server_id: int, own: str = "") -> ReplicationStream:
+        """The stream after a position; see ReplicationStream.open."""
+        asked = asked_for(position, self._seen())
+        return ReplicationStream.open(self.settings, self.family, asked, server_id, own)
+
+    def open_rest(self, position: GtidSet, own: str = "") -> ReplicationStream:
+        """The same to the present end of the binlogs; see ReplicationStream.open_rest."""
+        asked = asked_for(position, self._seen())
+        return ReplicationStream.open_rest(self.settings, self.family, asked, own)
+
+    def _seen(self) -> ServerView:
+        return self.view or self.look(is_replica=self.is_replica())
 
     def logs_cascades(self) -> bool:
         """Whether its binlog has the rows that foreign keys change."""
@@ -123,10 +153,7 @@ class OpenServer:
         with server_errors(self.settings, "reading the executed set of"):
             state = self.family.binlog_state(self.connection)
         own = self.own_name()
-        history = self._unlisted.added_to(
-            self.history(), self.settings, self.family, self.connection
-        )
-        self.view = ServerView(self.name, is_replica, own, history, state)
+        self.view = ServerView(self.name, is_replica, own, self.history(), state)
         return self.view
 
     def close(self) -> None:
@@ -181,14 +208,17 @@ class ServerList:
             raise none_usable(faults)
         return opened
 
-    def choose(self, position: GtidSet | None) -> ServerChoice:
+    def choose(
+        self, position: GtidSet | None, lasts: Sequence[LastTransaction] = ()
+    ) -> ServerChoice:
         """Choose the server to follow from `position`; None for an empty log that starts anywhere.
 
-        Raises ServerBehindLog or ServerDiverged when a primary contradicts the log or another
-        primary, and the error of `none_usable` when no server can be followed.
+        `lasts`: the log's last transactions. Raises ServerBehindLog or ServerDiverged when a
+        primary contradicts the log or another primary, and the error of `none_usable` when no
+        server can be followed.
         """
         views = self.look()
-        faults = {**self._faults, **find_faults(self.topics, position, views)}
+        faults = {**self._faults, **find_faults(self.topics, position, views, lasts)}
         stop = must_stop(views, faults)
         if stop is not None:
             raise stop

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -13,6 +13,7 @@ from producers.errors import BetterServer
 from producers.servers.choice import ServerView, find_faults
 from producers.servers.server_list import OpenServer, open_server, read_views
 from producers.settings import ServerSettings, ShardProducerSettings
+from topics.progress.record import LastTransaction
 
 # Looks within `max_replica_lag_ms`; each look is a few statements per server.
 LOOKS: Final = 4
@@ -47,7 +48,8 @@ class LagMeter:
 class ServerWatch:
     """A thread that watches all servers; `check` raises when the current one should be left.
 
-    `position` returns what is committed on the log. Servers that do not answer are asked again.
+    `position` returns what is committed on the log, `lasts` its last transactions. Servers that do
+    not answer are asked again.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class ServerWatch:
         settings: ShardProducerSettings,
         current: ServerSettings,
         position: Callable[[], str],
+        lasts: Callable[[], Sequence[LastTransaction]],
     ) -> None:
         """Start the thread if there is more than one server."""
         self._reason = ""
@@ -62,6 +65,7 @@ class ServerWatch:
         self._settings = settings
         self._current = current.name
         self._position = position
+        self._lasts = lasts
         self._lag_s_max = settings.max_replica_lag_ms / 1000
         self._lag_meter = LagMeter(self._lag_s_max)
         self._open: dict[str, OpenServer] = {}
@@ -97,7 +101,7 @@ class ServerWatch:
     def _look(self) -> str:
         position = parse_gtid_set(self._position(), self._settings.flavor)
         views = self._views()
-        faults = find_faults(self._settings.shard_topics, position, views)
+        faults = find_faults(self._settings.shard_topics, position, views, self._lasts())
         if self._current in faults:
             return str(faults[self._current])
         now_s = time.monotonic()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import Final
 
+from event_token import parse_gtid_set
 from producers.copy.copier import Copier
 from producers.decoder import BatchSummary, Decoder
 from producers.errors import LogDisagrees, PublisherSpent
@@ -27,6 +28,7 @@ from topics.progress.record import (
     PassedStatements,
     Progress,
     Tick,
+    lasts_of,
 )
 
 # Readers' frontier moves by cells of the grid, so rows are committed when those of a new cell have
@@ -124,7 +126,7 @@ class Committer:
         self._copier = copier
         self._proofs = proofs
         self._server_clock_us = server_clock_us
-        self._last = start.point.last
+        self._lasts = start.point.lasts
         self._identity = start.identity
         self._pace = CommitPace(context.settings.commit_rows, context.settings.commit_ms)
         self._batch_s = 0.0
@@ -214,7 +216,7 @@ class Committer:
         self.publisher.commit(value, PROGRESS_KEY, progress.head_us // 1000, note_headers(progress))
         self.committed_s = time.monotonic()
         self._committed_gtid = self.decoder.gtid
-        self._last = progress.last
+        self._lasts = progress.lasts
         self.context.stops_at.discard(self._committed_gtid)
         committed = self.committed
         if is_live or progress.position != committed.position:
@@ -292,7 +294,7 @@ class Committer:
             server=self.server.name,
             server_time_us=server_us,
             lag_ms=lag_ms,
-            last=self._last_of(summary),
+            lasts=self._lasts_of(summary),
             identity=self._held_identity(),
             skipped=self.committed.skipped,
             ddl=summary.ddl or self.committed.ddl,
@@ -326,18 +328,23 @@ class Committer:
             self._identity = identity = ShardIdentity(identity.found)
         return identity.known
 
-    def _last_of(self, summary: BatchSummary) -> LastTransaction | None:
-        """The log's last transaction after this batch."""
+    def _lasts_of(self, summary: BatchSummary) -> tuple[LastTransaction, ...]:
+        """The log's last transactions after this batch."""
         view = self.server.view
         if not summary.transactions or view is None:
-            return self._last
-        return LastTransaction(
+            return self._lasts
+        newest = (
             summary.gtid,
             summary.last_commit_us,
-            view.own,
             summary.binlog_file,
             summary.binlog_pos,
         )
+        read = [
+            LastTransaction(gtid, commit_us, view.own, name, pos)
+            for gtid, commit_us, name, pos in (*summary.left, newest)
+        ]
+        position = parse_gtid_set(summary.position, self.context.settings.flavor)
+        return lasts_of((*self._lasts, *read), position)
 
     def promise(self, head_us: int) -> None:
         """Raise the head to `head_us`; the next commit publishes it. A lower one changes nothing.

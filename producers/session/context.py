@@ -28,7 +28,7 @@ from producers.skip.skip_order import SkipOrder
 from topics.errors import NoBrokerAnswers
 from topics.kafka.errors import Fenced, LoginEnded, TopicMissing
 from topics.names import ShardTopics
-from topics.progress.record import LastDdl, PassedStatements, Progress, Skipped
+from topics.progress.record import LastDdl, LastTransaction, PassedStatements, Progress, Skipped
 from topics.records.table_shape import SchemaIds
 
 # What ends a session, and is counted by its class. Each count begins at 0: Prometheus'
@@ -176,6 +176,11 @@ class Committed:
     ddl: LastDdl | None = None
     passed: PassedStatements | None = None
     progress: Progress | None = None
+
+    @property
+    def lasts(self) -> tuple[LastTransaction, ...]:
+        """The last transactions in the log; see Progress."""
+        return () if self.progress is None else self.progress.lasts
 
 
 Report = Callable[[ProducerState, Committed, str], None]

@@ -20,7 +20,7 @@ from event_token.errors import ShardstreamError
 from producers.clock import believed_us, clock_ahead_us, now_us
 from producers.errors import BetterServer, ClockUnknown, ServerBehindLog
 from producers.replication.stream import server_errors
-from producers.servers.choice import check_reachable
+from producers.servers.choice import unreachable
 from producers.servers.server_list import OpenServer, open_server
 from producers.session.committer import Committer
 from producers.session.context import SessionContext
@@ -146,14 +146,11 @@ class HeadKeeper:
         self._committer.commit()  # The position may have moved without a row.
         server = self._committer.server
         position = parse_gtid_set(self._committer.committed.position, server.family.flavor)
-        history = server.history()
-        check_reachable(
-            self._committer.publisher.topics,
-            server.name,
-            position,
-            history,
-            replica=self._clock.is_replica,
-        )
+        view = server.look(is_replica=self._clock.is_replica)
+        topics, lasts = self._committer.publisher.topics, self._committer.committed.lasts
+        fault = unreachable(topics, position, view, lasts)
+        if fault is not None:
+            raise fault
         self._clock.moment = None
         self._clock.notice(f"{server.name} has executed what its binlog stream has not sent yet")
 

@@ -185,7 +185,7 @@ class ShardSession:
             point = start.point if read is None else read
         position = point.position.add_gtid(gtid)
         decision = SkipDecision(
-            SkipKind.TRANSACTION, gtid, gtid, position, start.server.name, point.last
+            SkipKind.TRANSACTION, gtid, gtid, position, start.server.name, point.lasts
         )
         self._skip = written = write_record(
             settings, publisher, context.schema_ids, point, decision, order.reason

@@ -77,7 +77,9 @@ class SessionStream:
         self._clock = clock = ServerClock(context, start, notice)
         stream = _open_stream(context, start)
         opened.callback(stream.close)
-        self._watch = ServerWatch(settings, server, lambda: committed.position)
+        self._watch = ServerWatch(
+            settings, server, lambda: committed.position, lambda: committed.lasts
+        )
         opened.callback(self._watch.close)
         family = start.server.family
         self._binlogs = BinlogWatch(settings, server, family, context.counters)
@@ -204,9 +206,7 @@ def _open_stream(context: SessionContext, start: ChosenStart) -> ReplicationStre
     server = start.server
     context.counters.follow(server.name)
     own = server.own_name()
-    return ReplicationStream.open(
-        server.settings, server.family, start.point.position, context.server_id, own
-    )
+    return server.open_stream(start.point.position, context.server_id, own)
 
 
 def _look_ahead(context: SessionContext, start: ChosenStart, wait: Wait) -> DefinitionsAhead:

@@ -1,8 +1,8 @@
 """`skip --lost`: go on with a primary that lost transactions which the log holds."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from uuid import UUID
 
 from databases.server_facts import binlog_files
 from event_token import GtidSet, MariadbGtidSet, MysqlGtidSet, parse_gtid_set
@@ -10,14 +10,20 @@ from event_token.errors import Halt, UsageError
 from event_token.mariadb_gtid import parse_mariadb_gtid
 from producers.replication.gtid_scan import transactions
 from producers.replication.stream import ReplicationStream, server_errors
-from producers.servers.choice import ServerView, find_faults, is_known, is_purged, lacking
+from producers.servers.choice import (
+    ServerView,
+    find_faults,
+    is_known,
+    is_purged,
+    lacking,
+    remembered,
+)
 from producers.servers.server_list import OpenServer, ServerList
 from producers.settings import ShardProducerSettings
 from producers.skip.record_writer import SkipDecision, SkipReport, write_skip
 from producers.start.last_transaction import check_behind
 from topics.kafka.partition_reader import TAIL_TIMEOUT_S, PartitionReader
 from topics.progress.codec import decode_progress
-from topics.progress.committed_tail import last_progress
 from topics.progress.record import LastTransaction
 from topics.records.event_decoder import EventDecoder
 from topics.records.skip_record import Skip, SkipKind
@@ -26,28 +32,25 @@ from topics.records.vevent import EventType, VEvent
 from topics.schemas import open_schema_ids
 
 
-def source_of(gtid: str) -> str:
-    """The source of a GTID."""
-    head, separator, _ = gtid.rpartition(":")
-    return head if separator else gtid.partition("-")[0]
+def parts_of(position: GtidSet, wanted: GtidSet) -> list[GtidSet]:
+    """The domains (MySQL: intervals) of a position in which something of another set is."""
+    if isinstance(position, MysqlGtidSet):
+        parts = [
+            MysqlGtidSet.of({tsid: [interval]})
+            for tsid, intervals in position.servers
+            for interval in intervals
+        ]
+        return [part for part in parts if not part.intersection(wanted).is_empty]
+    assert isinstance(wanted, MariadbGtidSet)  # noqa: S101 - one family per shard
+    domains = wanted.by_domain()
+    return [MariadbGtidSet((each,)) for each in position.branches if each[0] in domains]
 
 
-def sources_of(gtids: GtidSet) -> set[str]:
-    """The sources of a set."""
-    if isinstance(gtids, MysqlGtidSet):
-        return {_mysql_source(*tsid) for tsid, _ in gtids.servers}
-    return {str(domain) for domain in gtids.by_domain()}
-
-
-def of_source(gtids: MysqlGtidSet, source: str) -> MysqlGtidSet:
-    """The part of a set that one source numbers."""
-    return MysqlGtidSet.of(
-        {tsid: list(parts) for tsid, parts in gtids.servers if _mysql_source(*tsid) == source}
-    )
-
-
-def _mysql_source(sid: bytes, tag: str) -> str:
-    return f"{UUID(bytes=sid)}:{tag}" if tag else str(UUID(bytes=sid))
+def is_in(part: GtidSet, gtid: str) -> bool:
+    """Whether a GTID of a log is in one of these parts: of MariaDB, whether it is of the domain."""
+    if isinstance(part, MysqlGtidSet):
+        return part.contains_gtid(gtid)
+    return parse_mariadb_gtid(gtid)[0] in part.by_domain()
 
 
 class ServerCommits:
@@ -60,11 +63,13 @@ class ServerCommits:
         self._commits_us: dict[str, int] = {}
         self._unread: list[str] | None = None
 
-    @property
-    def sources(self) -> set[str]:
-        """The sources of all that it has executed."""
-        history = self.view.history
-        return sources_of(history.executed) | sources_of(history.purged)
+    def has_some_of(self, part: GtidSet) -> bool:
+        """Whether it has executed anything of a domain (MySQL: of an interval)."""
+        there = self.view.history.executed.union(self.view.history.purged)
+        if isinstance(part, MysqlGtidSet):
+            return not part.intersection(there).is_empty
+        assert isinstance(there, MariadbGtidSet)  # noqa: S101 - one family per shard
+        return not part.by_domain().keys().isdisjoint(there.by_domain())
 
     def has_executed(self, gtid: str) -> bool:
         """Whether the server has a transaction of this GTID."""
@@ -122,9 +127,9 @@ class ServerCommits:
 
 @dataclass(frozen=True, slots=True)
 class CommonPoint:
-    """`position`: of the log after the last transaction of the source that both have, or None.
+    """`position`: of the log after the last transaction of the part that both have, or None.
 
-    `lost`: the GTIDs of the log's transactions of the source after it, in the log's order;
+    `lost`: the GTIDs of the log's transactions of the part after it, in the log's order;
     `rewritten`: those of them under which the server has another transaction.
     """
 
@@ -134,19 +139,21 @@ class CommonPoint:
 
 
 def common_point(
-    settings: ShardProducerSettings, source: str, commits: ServerCommits
+    settings: ShardProducerSettings, part: GtidSet, commits: ServerCommits
 ) -> CommonPoint:
-    """Look back from the log's end for the last transaction of a source that the server has.
+    """Look back from the log's end for the last transaction of a domain that the server has.
+
+    Of MySQL: of an interval of the log's position.
 
     Both topics are searched: transactions without rows of the log are in positions alone, and
     those of one Kafka transaction in the log alone. Neither is read where the server has nothing of
-    the source: the search would end at the log's beginning.
+    the part: the search would end at the log's beginning.
     """
-    if source not in commits.sources:
+    if not commits.has_some_of(part):
         return CommonPoint(None, [], [])
     schema_ids = open_schema_ids(settings.kafka, settings.registry_url)
-    in_log = _in_log(settings, schema_ids, source, commits)
-    in_progress = _in_progress(settings, schema_ids, source, commits)
+    in_log = _in_log(settings, schema_ids, part, commits)
+    in_progress = _in_progress(settings, schema_ids, part, commits)
     found = [position for position in (in_log.position, in_progress) if position is not None]
     # Both lie on one line, where positions grow.
     newest = next((p for p in found if all(p.includes(other) for other in found)), None)
@@ -156,7 +163,7 @@ def common_point(
 def _in_log(
     settings: ShardProducerSettings,
     schema_ids: SchemaIds,
-    source: str,
+    part: GtidSet,
     commits: ServerCommits,
 ) -> CommonPoint:
     codec = EventDecoder(schema_ids)
@@ -167,7 +174,7 @@ def _in_log(
         for record in reader.newest_first():
             event = codec.decode(record.value, topics.shard, record.offset)
             # Records of copies have no GTID, and that of an earlier loss names what no server has.
-            if not event.gtid or _is_loss(event) or source_of(event.gtid) != source:
+            if not event.gtid or _is_loss(event) or not is_in(part, event.gtid):
                 continue
             if event.gtid in lost[-1:]:
                 continue
@@ -188,7 +195,7 @@ def _is_loss(event: VEvent) -> bool:
 def _in_progress(
     settings: ShardProducerSettings,
     schema_ids: SchemaIds,
-    source: str,
+    part: GtidSet,
     commits: ServerCommits,
 ) -> GtidSet | None:
     topics = settings.shard_topics
@@ -196,12 +203,15 @@ def _in_progress(
         for record in reader.newest_first():
             where = f"{topics.progress}, offset {record.offset}"
             progress = decode_progress(record.value, schema_ids, where)
-            last = progress.last
-            if last is None or source_of(last.gtid) != source:
-                continue
-            if commits.has_executed(last.gtid) and not commits.differs(last.gtid, last.commit_us):
+            own = [last for last in progress.lasts if is_in(part, last.gtid)]
+            if own and all(_has(commits, last) for last in own):
                 return parse_gtid_set(progress.position, settings.flavor)
     return None
+
+
+def _has(commits: ServerCommits, last: LastTransaction) -> bool:
+    """Whether the server has this very transaction, as far as its binlogs show."""
+    return commits.has_executed(last.gtid) and not commits.differs(last.gtid, last.commit_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +239,12 @@ def skip_lost(settings: ShardProducerSettings, lost: str, reason: str) -> SkipRe
     named = parse_gtid_set(lost, settings.flavor)
 
     def decide(
-        position: GtidSet, last: LastTransaction | None, servers: ServerList
+        position: GtidSet, lasts: tuple[LastTransaction, ...], servers: ServerList
     ) -> SkipDecision:
         view = _primary(servers)
-        check_behind(servers.named(view.name), last)
+        check_behind(servers.named(view.name), lasts)
         commits = ServerCommits(servers.named(view.name), view)
-        found = _find_lost(settings, position, commits)
+        found = _find_lost(settings, position, commits, lasts)
         if found.named != named:
             raise UsageError(
                 f"--lost {named}: of what {topics.log} holds, the primary {view.name} lacks "
@@ -246,13 +256,12 @@ def skip_lost(settings: ShardProducerSettings, lost: str, reason: str) -> SkipRe
                 f"{view.name} has executed nothing of what {topics.log} holds: it is a server of "
                 "another shard, or a new one. Correct `servers`"
             )
-        fault = find_faults(topics, found.rest, [view]).get(view.name)
+        fault = find_faults(topics, found.rest, [view], lasts).get(view.name)
         if fault is not None:
             raise fault
         # Lost ones can be compared with nothing.
-        return SkipDecision(
-            SkipKind.LOST, str(named), found.gtids, found.rest, view.name, last=None
-        )
+        kept = tuple(last for last in lasts if found.rest.ends_with(last.gtid))
+        return SkipDecision(SkipKind.LOST, str(named), found.gtids, found.rest, view.name, kept)
 
     return write_skip(settings, reason, decide)
 
@@ -278,51 +287,61 @@ def _find_lost(
     settings: ShardProducerSettings,
     position: GtidSet,
     commits: ServerCommits,
+    lasts: Sequence[LastTransaction],
 ) -> LostTransactions:
-    """Compare the log with the primary by GTIDs and commit times, source by source."""
+    """Compare the log with the primary by GTIDs and commit times, part by part."""
     view = commits.view
-    missing = lacking(position, view)
-    sources = sources_of(missing)
-    schema_ids = open_schema_ids(settings.kafka, settings.registry_url)
-    progress = last_progress(settings.kafka, settings.shard_topics, schema_ids)
-    last = None if progress is None else progress.last
-    if last is not None and (
-        commits.differs(last.gtid, last.commit_us) or not commits.has_executed(last.gtid)
-    ):
-        sources.add(source_of(last.gtid))
-    points = {source: common_point(settings, source, commits) for source in sorted(sources)}
-    for source, point in points.items():
-        if point.position is None and (point.rewritten or isinstance(missing, MariadbGtidSet)):
+    position = remembered(position, view, lasts)
+    wanted = lacking(position, view)
+    for last in lasts:
+        if position.contains_gtid(last.gtid) and not _has(commits, last):
+            wanted = wanted.union(parse_gtid_set(last.gtid, settings.flavor))
+    points = [(part, common_point(settings, part, commits)) for part in parts_of(position, wanted)]
+    for part, point in points:
+        if point.position is None and _has_older(view, part, point):
             raise Halt(
-                f"{settings.shard_topics.log} holds no transaction of {source} that {view.name} "
-                "has: start a new log with a copy"
+                f"{settings.shard_topics.log} holds no transaction of {part} that {view.name} has: "
+                "start a new log with a copy"
             )
-    rewritten = [gtid for point in points.values() for gtid in point.rewritten]
+    rewritten = [gtid for _, point in points for gtid in point.rewritten]
     if isinstance(position, MariadbGtidSet):
         named, gtids, rest = _mariadb(position, points)
         return LostTransactions(named, gtids, rewritten, rest)
     assert isinstance(position, MysqlGtidSet)  # noqa: S101 - one of the two families
     lost = position.subtract(view.history.executed)
-    for source, point in points.items():
-        if point.rewritten and point.position is not None:
+    for part, point in points:
+        if point.rewritten:
             # Also those without rows, of which the log does not have the commit times.
-            lost = lost.union(of_source(position.subtract(point.position), source))
+            lost = lost.union(part if point.position is None else part.subtract(point.position))
     return LostTransactions(lost, str(lost), rewritten, position.subtract(lost))
 
 
+def _has_older(view: ServerView, part: GtidSet, point: CommonPoint) -> bool:
+    """Whether the server may have transactions of a part that its binlogs no longer show.
+
+    Of a domain of MariaDB that begins in its binlogs, or of which it has no trace, it has none: the
+    log goes on before the domain's first transaction.
+    """
+    purged = view.history.purged
+    if isinstance(purged, MariadbGtidSet) and isinstance(part, MariadbGtidSet):
+        return not part.by_domain().keys().isdisjoint(purged.by_domain())
+    return bool(point.rewritten) and not part.intersection(purged).is_empty
+
+
 def _mariadb(
-    position: MariadbGtidSet, points: dict[str, CommonPoint]
+    position: MariadbGtidSet, points: Sequence[tuple[GtidSet, CommonPoint]]
 ) -> tuple[GtidSet, str, GtidSet]:
     """What to name, all lost GTIDs, and the position without them."""
     rest = position
-    named: dict[int, tuple[int, int]] = {}
+    named = MariadbGtidSet()
     lost: list[str] = []
-    for domain, server, number in position.domains:
-        point = points.get(str(domain))
-        if point is None or not isinstance(point.position, MariadbGtidSet):
-            continue
-        rest = rest.at_domain(domain, point.position)
-        named[domain] = (server, number)
-        last = f"{domain}-{server}-{number}"
+    for part, point in points:
+        assert isinstance(part, MariadbGtidSet)  # noqa: S101 - one family per shard
+        [(domain, _, _)] = part.domains
+        common = point.position
+        known = common if isinstance(common, MariadbGtidSet) else MariadbGtidSet()
+        rest = rest.at_domain(domain, known)
+        named = named.at_domain(domain, part)
+        last = part.last_gtids()
         lost += [gtid for gtid in point.lost if gtid != last] + [last]
-    return MariadbGtidSet.of(named), ",".join(lost), rest
+    return MariadbGtidSet.of(named.by_domain()), ",".join(lost), rest

@@ -4,6 +4,7 @@ A mark of a reshard is never passed: readers would wait for it for ever.
 """
 
 import time
+from collections.abc import Collection
 from contextlib import closing
 from typing import Final
 
@@ -23,7 +24,7 @@ from producers.settings import ShardProducerSettings
 from producers.skip.record_writer import SkipDecision, SkipReport, write_skip
 from producers.start.last_transaction import (
     DomainTail,
-    check_behind,
+    find_behind,
     ran_backwards,
     read_domain_tail,
 )
@@ -41,7 +42,7 @@ def refuse_mark(
     What cannot be decoded is none, for a producer decodes all of its marks.
     """
     start = _right_before(server, position, wanted)
-    stream = ReplicationStream.open(server.settings, server.family, start, random_server_id())
+    stream = server.open_stream(start, random_server_id())
     _refuse(settings, server, stream, start, str(wanted))
 
 
@@ -139,13 +140,13 @@ def skip_transaction(settings: ShardProducerSettings, gtid: str, reason: str) ->
     wanted = parse_gtid(gtid, settings.flavor)
 
     def decide(
-        position: GtidSet, last: LastTransaction | None, servers: ServerList
+        position: GtidSet, lasts: tuple[LastTransaction, ...], servers: ServerList
     ) -> SkipDecision:
-        server = choose_server(servers, position, last)
+        server = choose_server(servers, position, lasts, [gtid])
         if isinstance(position, MariadbGtidSet) and isinstance(wanted, MariadbGtidSet):
-            found = read_domain_tail(server, position, wanted.domains[0][0], last)
+            found = read_domain_tail(server, position, wanted.domains[0][0], lasts)
             if found.passed and str(wanted) in found.gtids:
-                return _all(settings, server, position, found)
+                return _all(settings, server, position, found, lasts)
         else:
             found = None
         check_ahead(server, position, wanted)
@@ -154,25 +155,31 @@ def skip_transaction(settings: ShardProducerSettings, gtid: str, reason: str) ->
         refuse_mark(settings, server, position, wanted)
         text = str(wanted)
         after = position.add_gtid(text)
-        return SkipDecision(SkipKind.TRANSACTION, text, text, after, server.name, last)
+        return SkipDecision(SkipKind.TRANSACTION, text, text, after, server.name, lasts)
 
     return write_skip(settings, reason, decide)
 
 
 def choose_server(
-    servers: ServerList, position: GtidSet, last: LastTransaction | None
+    servers: ServerList,
+    position: GtidSet,
+    lasts: tuple[LastTransaction, ...],
+    wanted: Collection[str],
 ) -> OpenServer:
-    """The server that continues from a position; NumbersRanBackwards where one hides what follows.
+    """The server that continues from a position, or where numbers ran backwards up to `wanted`.
 
-    Raises what `ServerList.choose` raises.
+    NumbersRanBackwards where others did, and what `ServerList.choose` raises.
     """
     try:
-        return servers.choose(position).server
+        return servers.choose(position, lasts).server
     except ServerBehindLog:
         primary = servers.primary()
-        if primary is not None:
-            check_behind(primary, last)
-        raise
+        found = None if primary is None else find_behind(primary, lasts)
+        if primary is None or found is None:
+            raise
+        if set(wanted).isdisjoint(found.gtids):
+            raise ran_backwards(primary, found) from None
+        return primary
 
 
 def check_ahead(server: OpenServer, position: GtidSet, wanted: GtidSet) -> None:
@@ -200,7 +207,11 @@ def parse_gtid(gtid: str, flavor: Flavor) -> GtidSet:
 
 
 def _all(
-    settings: ShardProducerSettings, server: OpenServer, position: GtidSet, found: DomainTail
+    settings: ShardProducerSettings,
+    server: OpenServer,
+    position: GtidSet,
+    found: DomainTail,
+    lasts: tuple[LastTransaction, ...],
 ) -> SkipDecision:
     """Pass all that is out of order: the log can only go on behind the first number above."""
     if found.above is None:
@@ -210,8 +221,9 @@ def _all(
     above = str(found.above)
     after = position.add_gtid(above)
     # By its number the log's last transaction would be looked for among those that are passed.
+    kept = tuple(last for last in lasts if after.ends_with(last.gtid))
     return SkipDecision(
-        SkipKind.TRANSACTION, above, ",".join(found.gtids), after, server.name, last=None
+        SkipKind.TRANSACTION, above, ",".join(found.gtids), after, server.name, kept
     )
 
 

@@ -34,8 +34,8 @@ from topics.schemas import open_schema_ids
 class SkipDecision:
     """What is skipped, and where the log stands afterwards.
 
-    `gtid`: of the record. `gtids`: all transactions. `server`: the one that was asked. `last`: the
-    log's last transaction, if the next producer is to compare it with the server's.
+    `gtid`: of the record. `gtids`: all transactions. `server`: the one that was asked. `lasts`: the
+    log's last transactions that the next producer is to compare with the server's.
     """
 
     kind: SkipKind
@@ -43,7 +43,7 @@ class SkipDecision:
     gtids: str
     position: GtidSet
     server: str
-    last: LastTransaction | None
+    lasts: tuple[LastTransaction, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def write_record(
         server=decision.server,
         server_time_us=now_us,
         lag_ms=0,
-        last=decision.last,
+        lasts=decision.lasts,
         identity=point.identity,
         skipped=Skipped(1 if point.skipped is None else point.skipped.count + 1, now_us),
         ddl=point.ddl,
@@ -129,9 +129,9 @@ def write_record(
     return WrittenSkip(SkipReport(point.next_seq, decision.gtids, position), progress, after)
 
 
-# (what the log has executed, its last transaction, the shard's servers) -> what to write; raises
+# (what the log has executed, its last transactions, the shard's servers) -> what to write; raises
 # what speaks against it
-Decide = Callable[[GtidSet, LastTransaction | None, ServerList], SkipDecision]
+Decide = Callable[[GtidSet, tuple[LastTransaction, ...], ServerList], SkipDecision]
 
 
 def write_skip(settings: ShardProducerSettings, reason: str, decide: Decide) -> SkipReport:
@@ -151,7 +151,7 @@ def write_skip(settings: ShardProducerSettings, reason: str, decide: Decide) -> 
         if committed is None:
             raise empty_log(topics)
         position = parse_gtid_set(committed.position, settings.flavor)
-        checked(servers, committed.identity, lambda: decide(position, committed.last, servers))
+        checked(servers, committed.identity, lambda: decide(position, committed.lasts, servers))
         timeout_ms = broker_transaction_timeout_ms(settings.kafka)
         publisher = Publisher(settings.kafka, topics, timeout_ms, lambda: False)
         opened.callback(publisher.close)
@@ -165,7 +165,7 @@ def write_skip(settings: ShardProducerSettings, reason: str, decide: Decide) -> 
         if point is None:
             raise empty_log(topics)
         decision = checked(
-            servers, point.identity, lambda: decide(point.position, point.last, servers)
+            servers, point.identity, lambda: decide(point.position, point.lasts, servers)
         )
         return write_record(settings, publisher, schema_ids, point, decision, reason).report
 

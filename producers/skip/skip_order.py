@@ -5,7 +5,7 @@ transaction that can be logged. The order is kept by the process alone. Each SKI
 committed with the position behind it, so after a kill the same order goes on where it was.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -131,9 +131,9 @@ def given_order(
         raise empty_log(topics)
     position = parse_gtid_set(last.position, settings.flavor)
     with closing(ServerList.open(settings)) as servers:
-        server = choose_server(servers, position, last.last)
+        server = choose_server(servers, position, last.lasts, gtids)
         ends = [parse_gtid(text, settings.flavor) for text in gtids]
-        if _ran_backwards(server, position, gtids, last.last):
+        if _ran_backwards(server, position, gtids, last.lasts):
             return None
         if until:
             ends = [parse_gtid(until, settings.flavor)]
@@ -151,13 +151,16 @@ def given_order(
 
 
 def _ran_backwards(
-    server: OpenServer, position: GtidSet, gtids: Collection[str], last: LastTransaction | None
+    server: OpenServer,
+    position: GtidSet,
+    gtids: Collection[str],
+    lasts: Sequence[LastTransaction],
 ) -> bool:
     """Whether a GTID is one of those that a position of MariaDB cannot tell from earlier ones."""
     if not isinstance(position, MariadbGtidSet):
         return False
     domains = {int(gtid.partition("-")[0]) for gtid in gtids}
-    behind = [read_domain_tail(server, position, domain, last) for domain in sorted(domains)]
+    behind = [read_domain_tail(server, position, domain, lasts) for domain in sorted(domains)]
     return any(found.passed and set(gtids) & set(found.gtids) for found in behind)
 
 

@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
+from databases.server_facts import before_binlogs
 from event_token import Flavor, GtidSet, MariadbGtidSet, parse_gtid_set
 from event_token.errors import Rebuild, Retry, ShardstreamError, UsageError
 from producers.errors import (
@@ -18,7 +19,7 @@ from producers.errors import (
 from producers.servers.identity import ShardIdentity, check_identity, prove_identity
 from producers.servers.server_list import OpenServer, ServerChoice, ServerList
 from producers.settings import ShardProducerSettings
-from producers.start.last_transaction import check_behind, check_last
+from producers.start.last_transaction import check_behind, check_lasts
 from producers.start.position_at_time import find_position
 from topics.errors import NoBrokerAnswers
 from topics.kafka.client import ClientConfig
@@ -46,7 +47,7 @@ class ResumePoint:
 
     `head_us`: the last head (watermark) promised; `clamp_us`: the earliest timestamp that a new
     record may bear, the last record's if that is later; `last_cell_us`: start of the grid cell of
-    the log's last record. Each is -1 if there is none. `last`: None if it is not known.
+    the log's last record. Each is -1 if there is none. `lasts`: see Progress.
     `identity`: that of the shard's servers, "" if the log holds none. `skipped`: its SKIP records.
     `ddl`: its last DDL record. `passed`: statements passed.
     """
@@ -57,7 +58,7 @@ class ResumePoint:
     head_us: int
     clamp_us: int
     last_cell_us: int
-    last: LastTransaction | None = None
+    lasts: tuple[LastTransaction, ...] = ()
     identity: str = ""
     skipped: Skipped | None = None
     ddl: LastDdl | None = None
@@ -95,7 +96,7 @@ def resume_point(
         head_us=progress.head_us,
         clamp_us=clamp_us,
         last_cell_us=last_cell_us,
-        last=progress.last,
+        lasts=progress.lasts,
         identity=progress.identity,
         skipped=progress.skipped,
         ddl=progress.ddl,
@@ -219,7 +220,7 @@ def choose_start(
         identity = prove_identity(server, servers.primary(), point.identity)
         if identity.found:
             notes.append(f"the log takes the identity of {server.name}: {identity.found}")
-        notes += filter(None, [identity.note, check_last(server, point.last)])
+        notes += filter(None, [identity.note, check_lasts(server, point.lasts)])
         if settings.start is not None and settings.start != StartWord.LATEST:  # the default
             notes.append(
                 f"start {settings.start!r} is ignored: {topics.log} is not empty, so the producer "
@@ -242,7 +243,7 @@ def check_continues(
     chosen = _chosen(servers, position, progress)
     if progress.identity:
         check_identity(chosen.server, progress.identity)
-    note = check_last(chosen.server, progress.last)
+    note = check_lasts(chosen.server, progress.lasts)
     return [*chosen.passed_over, *filter(None, [note])]
 
 
@@ -252,13 +253,13 @@ def _chosen(servers: ServerList, position: GtidSet, end: ResumePoint | Progress)
     WrongServer and NumbersRanBackwards first, for the GTIDs look as if some were lost.
     """
     try:
-        return servers.choose(position)
+        return servers.choose(position, end.lasts)
     except (ServerBehindLog, ServerDiverged):
         primary = servers.primary()
         if primary is not None:
             if end.identity:
                 check_identity(primary, end.identity)
-            check_behind(primary, end.last)
+            check_behind(primary, end.lasts)
         raise
 
 
@@ -288,13 +289,14 @@ def _first(
     # Before the position is read: a new log need not begin with the statements that this takes.
     identity = _identity_of(servers, server, notes)
     if not isinstance(start, StartWord):
-        there = server.view.history if server.view is not None else server.history()
+        there = server.history()
         found = find_position(server.settings, server.family, server.connection, start, there)
         point = first_point(_known(found.position, server), start)
         return server, point, identity, [*notes, found.note]
     history = server.history()
     # `earliest` takes what the server says that it still has.
-    position = history.purged if start is StartWord.EARLIEST else history.executed
+    is_earliest = start is StartWord.EARLIEST
+    position = before_binlogs(history) if is_earliest else history.executed
     return server, first_point(_known(position, server)), identity, notes
 
 

@@ -1,9 +1,11 @@
-"""Whether a server still has the transaction that a log read last, and not another in its place.
+"""Whether a server still has the transactions that a log read last, and not others in their place.
 
 A server that loses the end of its binlog in a crash, or is restored from a backup, gives the same
-GTIDs to other transactions. By GTID sets alone that cannot be seen; by commit times it can.
+GTIDs to other transactions; so does one of MariaDB whose domain was deleted and is used again. By
+GTID sets alone that cannot be seen; by commit times it can.
 """
 
+from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,10 +25,11 @@ from producers.errors import (
     no_number_above,
     out_of_order_advice,
 )
-from producers.replication.gtid_scan import BinlogTransaction, transactions
+from producers.replication.gtid_scan import BinlogTransaction, read_begin_us, transactions
 from producers.replication.stream import ReplicationStream, random_server_id, server_errors
-from producers.servers.choice import is_purged
+from producers.servers.choice import has_trace, is_purged
 from producers.servers.server_list import OpenServer
+from producers.start.position_at_time import DISORDER_US_MAX
 from topics.progress.record import LastTransaction
 
 # What the server answers, or what is read, where a binlog has no event at a position.
@@ -77,30 +80,24 @@ class DomainTail:
 
 
 def read_domain_tail(
-    server: OpenServer, position: MariadbGtidSet, domain: int, last: LastTransaction | None
+    server: OpenServer, position: MariadbGtidSet, domain: int, lasts: Sequence[LastTransaction]
 ) -> DomainTail:
     """What follows in a domain, from the place of the log's last transaction if it is known.
 
     NumbersRanBackwards when more than PASSED_MAX are out of order.
     """
     reached = newest = position.by_domain().get(domain, (0, 0))[1]
-    is_at_place = last is not None and _number_in(last, domain) > 0 and at_its_place(server, last)
-    if last is not None and is_at_place:
-        newest = _number_in(last, domain)
-        stream = ReplicationStream.open_file(
-            server.settings, server.family, last.binlog_file, last.binlog_pos
-        )
+    own = (last for last in lasts if parse_mariadb_gtid(last.gtid)[0] == domain)
+    there = next(filter(None, (_same(server, last) for last in own)), None)
+    if there is not None:
+        newest = there.gtid[2]
+        behind = _behind(server, there)
     elif _executed(server, domain) > reached:
-        stream = ReplicationStream.open(
-            server.settings, server.family, position, random_server_id()
-        )
+        behind = _all_of(server, server.open_stream(position, random_server_id()))
     else:
         return DomainTail([], None)
     passed: list[BinlogTransaction] = []
-    with closing(stream):
-        behind = transactions(stream, Flavor.MARIADB, f"binlogs of {server.name}")
-        if is_at_place:
-            next(behind, None)  # the last one itself
+    with closing(behind):
         for transaction in behind:
             at, _, number = transaction.gtid
             if at != domain:
@@ -114,10 +111,27 @@ def read_domain_tail(
     return DomainTail(passed, None)
 
 
-def _number_in(last: LastTransaction, domain: int) -> int:
-    """The number of a transaction, 0 if it is of another domain."""
-    at, _, number = parse_mariadb_gtid(last.gtid)
-    return number if at == domain else 0
+def _all_of(
+    server: OpenServer, stream: ReplicationStream
+) -> Generator[BinlogTransaction, None, None]:
+    with closing(stream):
+        yield from transactions(stream, server.family.flavor, f"binlogs of {server.name}")
+
+
+def _behind(
+    server: OpenServer, there: BinlogTransaction
+) -> Generator[BinlogTransaction, None, None]:
+    """What follows a transaction. Beyond 4 GiB a place has no number: its file is read then."""
+    exact = LastTransaction(
+        str(there), there.commit_us, server.own_name(), there.binlog_file, there.binlog_pos
+    )
+    place = () if at_its_place(server, exact) is None else (there.binlog_pos,)
+    stream = ReplicationStream.open_file(server.settings, server.family, there.binlog_file, *place)
+    with closing(_all_of(server, stream)) as found:
+        for transaction in found:
+            if (transaction.gtid, transaction.commit_us) == (there.gtid, there.commit_us):
+                break
+        yield from found
 
 
 def _executed(server: OpenServer, domain: int) -> int:
@@ -134,43 +148,51 @@ def _check_number(server: OpenServer, passed: list[BinlogTransaction]) -> None:
         )
 
 
-def check_order(server: OpenServer, last: LastTransaction) -> None:
-    """Raise NumbersRanBackwards if the server would leave out what follows the last transaction.
+def _check_order(server: OpenServer, there: BinlogTransaction, last: LastTransaction) -> None:
+    """Raise NumbersRanBackwards if the server would leave out what follows a last transaction.
 
     It starts in its newest file that begins below the position: only files behind the one with the
-    log's last transaction are looked at.
+    log's last transaction, which is `there`, are looked at.
     """
-    if server.family.flavor is not Flavor.MARIADB or not at_its_place(server, last):
-        return
     domain, _, number = parse_mariadb_gtid(last.gtid)
     with server_errors(server.settings, "looking at the beginnings of binlogs of"):
         names = binlog_files(server.connection)
-        if last.binlog_file not in names:
+        if there.binlog_file not in names:
             return  # purged at this moment
-        later = names[names.index(last.binlog_file) + 1 :]
-        befores = [server.family.before_file(server.connection, name) for name in later]
-    for before in befores:
-        if (
+        later = names[names.index(there.binlog_file) + 1 :]
+        befores = (server.family.before_file(server.connection, name) for name in later)
+        is_below = any(
             isinstance(before, MariadbGtidSet)
             and before.by_domain().get(domain, (0, 0))[1] < number
-        ):
-            check_behind(server, last)
-            return
+            for before in befores
+        )
+    if is_below:
+        check_behind(server, [last])
 
 
-def check_behind(server: OpenServer, last: LastTransaction | None) -> None:
-    """Raise NumbersRanBackwards if the server has the log's last transaction, and lower numbers.
+def check_behind(server: OpenServer, lasts: Sequence[LastTransaction]) -> None:
+    """Raise NumbersRanBackwards if the server has a last transaction of the log, and lower numbers.
 
     Such a server looks as if a failover had lost transactions.
     """
-    if last is None or server.family.flavor is not Flavor.MARIADB:
-        return
-    if not at_its_place(server, last):
-        return
-    domain, writer, number = parse_mariadb_gtid(last.gtid)
-    found = read_domain_tail(server, MariadbGtidSet.of({domain: (writer, number)}), domain, last)
-    if found.passed:
+    found = find_behind(server, lasts)
+    if found is not None:
         raise ran_backwards(server, found)
+
+
+def find_behind(server: OpenServer, lasts: Sequence[LastTransaction]) -> DomainTail | None:
+    """What follows in the domain of a last transaction, if numbers ran backwards there."""
+    if server.family.flavor is not Flavor.MARIADB:
+        return None
+    for last in reversed(lasts):
+        if _same(server, last) is None:
+            continue
+        domain, writer, number = parse_mariadb_gtid(last.gtid)
+        at_last = MariadbGtidSet.of({domain: (writer, number)})
+        found = read_domain_tail(server, at_last, domain, [last])
+        if found.passed:
+            return found
+    return None
 
 
 def ran_backwards(server: OpenServer, found: DomainTail) -> NumbersRanBackwards:
@@ -184,94 +206,116 @@ def ran_backwards(server: OpenServer, found: DomainTail) -> NumbersRanBackwards:
     )
 
 
-def check_last(server: OpenServer, last: LastTransaction | None) -> str:
-    """Compare the log's last transaction with the server's of the same GTID.
+def check_lasts(server: OpenServer, lasts: Sequence[LastTransaction]) -> str:
+    """Compare the log's last transactions with the server's of the same GTIDs.
 
-    Returns a note for the operator where the server no longer has it, else "". Raises
-    HistoryRewritten when it has another one under this GTID, ServerBehindLog when it has others
+    Returns a note for the operator where the server no longer has some, else "". Raises
+    HistoryRewritten when it has another one under such a GTID, ServerBehindLog when it has others
     around it, NumbersRanBackwards when others behind it have numbers of MariaDB that are not above.
     """
-    if last is None:
+    is_mysql = server.family.flavor is Flavor.MYSQL
+    shown = _mysql_shown(server, lasts) if is_mysql else {}
+    unverified = []
+    for last in reversed(lasts):
+        there = shown.get(last.gtid) if is_mysql else _mariadb_shown(server, last)
+        if there is not None:
+            _check_same(server, there, last)
+        elif is_mysql or not _may_be_shown(server, last):
+            unverified.append(last.gtid)
+        else:
+            raise _lost(server, last)
+    if not unverified:
         return ""
-    topics, found = server.topics, _find(server, last)
-    if found is None and _is_lost(server, last):
-        raise ServerBehindLog(
-            f"{topics.log} ends with transaction {last.gtid}, committed at "
-            f"{_shown(last.commit_us)}, and {server.name} has transactions before and after it, "
-            "but not this one: a failover lost it, and its server came back and wrote again. "
-            f"{lost_advice(topics, last.gtid)}"
-        )
-    if found is None:
-        return (
-            f"unverified: the binlogs of {server.name} no longer contain {last.gtid}, the last "
-            f"transaction of {topics.log}, so whether it is still the same one cannot be checked"
-        )
-    if found.commit_us == last.commit_us:
-        check_order(server, last)
-        return ""
-    raise HistoryRewritten(
-        f"{topics.log} ends with transaction {last.gtid}, committed at {_shown(last.commit_us)} "
-        f"(read from server {last.server}, {last.binlog_file}:{last.binlog_pos}), but "
-        f"{server.name} has another one under this GTID, committed at {_shown(found.commit_us)}: "
-        "it lost the end of its binlog in a crash, or was restored from a backup, and gave the "
-        "GTIDs to other transactions. The log holds changes that this server does not have, and "
-        "would skip others. If another server of the shard has the log's transactions, make that "
-        f"one the primary and remove this one from `servers`. {lost_advice(topics, last.gtid)} (it "
-        "answers with all that were lost, and takes them then)"
+    gtids = ", ".join(unverified)
+    return (
+        f"unverified: the binlogs of {server.name} no longer contain {gtids}, of the last "
+        f"transactions of {server.topics.log}, so whether they are still the same ones cannot be "
+        "checked"
     )
 
 
-def _is_lost(server: OpenServer, last: LastTransaction) -> bool:
-    """Whether a MariaDB server, in whose binlogs it was not found, has not purged it either."""
-    if server.family.flavor is not Flavor.MARIADB or server.view is None:
-        return False
-    domain, _, number = parse_mariadb_gtid(last.gtid)
-    return not is_purged(server.view, domain, number)
+def _check_same(server: OpenServer, there: BinlogTransaction, last: LastTransaction) -> None:
+    if there.commit_us == last.commit_us:
+        if server.family.flavor is Flavor.MARIADB:
+            _check_order(server, there, last)
+        return
+    topics = server.topics
+    reason = "it lost the end of its binlog in a crash, or was restored from a backup"
+    if server.family.flavor is Flavor.MARIADB:
+        reason += ", or the domain was deleted (DELETE_DOMAIN_ID) and is used again"
+    raise HistoryRewritten(
+        f"{topics.log} ends with transaction {last.gtid}, committed at {_shown(last.commit_us)} "
+        f"(read from server {last.server}, {last.binlog_file}:{last.binlog_pos}), but "
+        f"{server.name} has another one under this GTID, committed at {_shown(there.commit_us)}: "
+        f"{reason}. It gave the GTIDs to other transactions. The log holds changes that this "
+        "server does not have, and would skip others. If another server of the shard has the log's "
+        "transactions, make that one the primary and remove this one from `servers`. "
+        f"{lost_advice(topics, last.gtid)} (it answers with all that were lost, and takes them "
+        "then)"
+    )
+
+
+def _lost(server: OpenServer, last: LastTransaction) -> ServerBehindLog:
+    topics = server.topics
+    return ServerBehindLog(
+        f"{topics.log} ends with transaction {last.gtid}, committed at "
+        f"{_shown(last.commit_us)}, and {server.name} has transactions before and after it, "
+        "but not this one: a failover lost it, and its server came back and wrote again. "
+        f"{lost_advice(topics, last.gtid)}"
+    )
 
 
 def _shown(commit_us: int) -> str:
     return datetime.fromtimestamp(commit_us / 1_000_000, UTC).isoformat()
 
 
-def _find(server: OpenServer, last: LastTransaction) -> BinlogTransaction | None:
-    """The server's transaction of that GTID; None if its binlogs do not contain one."""
+def _mysql_shown(
+    server: OpenServer, lasts: Sequence[LastTransaction]
+) -> dict[str, BinlogTransaction]:
+    """The server's transactions of these GTIDs, as far as its binlogs have them, by GTID."""
     history = server.history()
-    if isinstance(history.executed, MysqlGtidSet):
-        gtid = MysqlGtidSet.parse(last.gtid)
-        if history.purged.includes(gtid):
-            return None
-        with suppress(BinlogPurged):
-            stream = ReplicationStream.open_rest(
-                server.settings, server.family, history.executed.subtract(gtid)
-            )
-            return _scan(server, stream, last)
+    executed, wanted = history.executed, MysqlGtidSet()
+    for last in lasts:
+        wanted = wanted.add_gtid(last.gtid)
+    wanted = wanted.subtract(history.purged)
+    if wanted.is_empty or not isinstance(executed, MysqlGtidSet):
+        return {}
+    with suppress(BinlogPurged), closing(server.open_rest(executed.subtract(wanted))) as stream:
+        where = f"binlogs of {server.name}"
+        found = transactions(stream, server.family.flavor, where)
+        return {str(each): each for each in found if wanted.contains_gtid(str(each))}
+    return {}
+
+
+def _same(server: OpenServer, last: LastTransaction) -> BinlogTransaction | None:
+    """The very transaction on a MariaDB server; None if its binlogs do not show it."""
+    there = _mariadb_shown(server, last)
+    return there if there is not None and there.commit_us == last.commit_us else None
+
+
+def _may_be_shown(server: OpenServer, last: LastTransaction) -> bool:
+    """Whether a MariaDB server that has the transaction has it in its binlogs."""
+    view = server.view or server.look(is_replica=server.is_replica())
+    domain, _, number = parse_mariadb_gtid(last.gtid)
+    return has_trace(view, domain) and not is_purged(view, domain, number)
+
+
+def _mariadb_shown(server: OpenServer, last: LastTransaction) -> BinlogTransaction | None:
+    """A MariaDB server's transaction of that GTID, the very same one if there are two."""
+    there = at_its_place(server, last)
+    if there is not None and there.commit_us == last.commit_us:
+        return there
+    if not _may_be_shown(server, last):
         return None
-    return at_its_place(server, last) or _by_search(server, last)
+    found = _by_number(server, last)
+    if found is not None and found.commit_us == last.commit_us:
+        return found
+    # Numbers may have run backwards, so that the beginnings of files do not tell.
+    return _by_time(server, last) or found
 
 
-def _scan(
-    server: OpenServer, stream: ReplicationStream, last: LastTransaction
-) -> BinlogTransaction | None:
-    with closing(stream):
-        for transaction in transactions(stream, server.family.flavor, f"binlogs of {server.name}"):
-            if str(transaction) == last.gtid:
-                return transaction
-            if _is_past(transaction, last):
-                return None
-    return None
-
-
-def _is_past(transaction: BinlogTransaction, last: LastTransaction) -> bool:
-    """Whether a MariaDB binlog cannot contain the transaction behind this one."""
-    domain, _, number = transaction.gtid
-    if not isinstance(domain, int):
-        return False
-    wanted_domain, _, wanted = parse_mariadb_gtid(last.gtid)
-    return domain == wanted_domain and number >= wanted
-
-
-def _by_search(server: OpenServer, last: LastTransaction) -> BinlogTransaction | None:
-    """The transaction in the last file that begins before it."""
+def _by_number(server: OpenServer, last: LastTransaction) -> BinlogTransaction | None:
+    """The transaction of that GTID in the last file that begins below its number."""
     domain, _, number = parse_mariadb_gtid(last.gtid)
     with server_errors(server.settings, "looking for a transaction in the binlogs of"):
         names = binlog_files(server.connection)
@@ -281,6 +325,30 @@ def _by_search(server: OpenServer, last: LastTransaction) -> BinlogTransaction |
                 isinstance(before, MariadbGtidSet)
                 and before.by_domain().get(domain, (0, 0))[1] < number
             ):
-                stream = ReplicationStream.open_file(server.settings, server.family, name)
-                return _scan(server, stream, last)
+                break
+        else:
+            return None
+    stream = ReplicationStream.open_file(server.settings, server.family, name)
+    with closing(_all_of(server, stream)) as found:
+        for transaction in found:
+            at, _, reached = transaction.gtid
+            if at == domain and reached >= number:
+                return transaction if str(transaction) == last.gtid else None
     return None
+
+
+def _by_time(server: OpenServer, last: LastTransaction) -> BinlogTransaction | None:
+    """The very transaction in the binlogs from the newest one that surely began before it."""
+    with server_errors(server.settings, "looking for a transaction in the binlogs of"):
+        names = binlog_files(server.connection)
+    name = names[0]
+    for name in reversed(names):
+        stream = ReplicationStream.open_file(server.settings, server.family, name)
+        with closing(stream):
+            begin_us = read_begin_us(stream, f"{name} of {server.name}")
+        if begin_us + DISORDER_US_MAX < last.commit_us:
+            break
+    stream = ReplicationStream.open_file(server.settings, server.family, name)
+    with closing(_all_of(server, stream)) as found:
+        wanted = (last.gtid, last.commit_us)
+        return next((each for each in found if (str(each), each.commit_us) == wanted), None)

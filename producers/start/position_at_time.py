@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from databases.server_facts import ServerFacts, ServerHistory, binlog_files
-from event_token import Flavor, GtidSet, MysqlGtidSet
+from databases.server_facts import ServerFacts, ServerHistory, before_binlogs, binlog_files
+from event_token import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet
 from event_token.errors import UsageError
 from event_token.running_set import RunningMariadbSet, RunningMysqlSet
 from producers.replication.gtid_scan import BinlogTransaction, RunningSet, transactions
@@ -78,6 +78,11 @@ def find_position(
         before = family.before_file(connection, name)
     if isinstance(before, MysqlGtidSet):
         before = before.union(history.purged)  # GTIDs purged by hand are in no binlog.
+    else:
+        begin = before_binlogs(history)
+        assert isinstance(begin, MariadbGtidSet)  # noqa: S101 - one family per server
+        for domain in begin.by_domain().keys() - before.by_domain().keys():
+            before = before.at_domain(domain, begin)  # it came with a backup
     running = _running(before)
     with closing(ReplicationStream.open_file(server, family, name)) as stream:
         for transaction in transactions(stream, family.flavor, f"{name} of {server.name}"):

@@ -145,15 +145,16 @@ def _is_mysql_of(connection: Connection, at: Progress) -> bool:
     [(uuid,)] = rows_of(connection, "SELECT @@server_uuid")
     own = UUID(str(uuid))
     wrote = {UUID(bytes=raw) for (raw, _), _ in MysqlGtidSet.parse(at.position).servers}
-    return own in wrote or (at.last is not None and at.last.server.lower() == str(own))
+    return own in wrote or any(last.server.lower() == str(own) for last in at.lasts)
 
 
 def _is_mariadb_of(connection: Connection, at: Progress) -> bool:
-    """Tell by the server id, which others may have too, and the place of the last transaction."""
-    if at.last is None:
+    """Tell by the server id, which others may have too, and the place of a last transaction."""
+    if not at.lasts:
         return False
     [(number,)] = rows_of(connection, "SELECT @@server_id")
-    return str(number) == at.last.server and _has_at_its_place(connection, at.last)
+    mine = (last for last in at.lasts if last.server == str(number))
+    return any(_has_at_its_place(connection, last) for last in mine)
 
 
 def _has_at_its_place(connection: Connection, last: LastTransaction) -> bool:

@@ -160,7 +160,10 @@ PROGRESS: Final = (
         server="db1",
         server_time_us=T0_US + 2,
         lag_ms=3,
-        last=LastTransaction(f"{UUID}:10", T0_US, UUID, "binlog.000007", 157),
+        lasts=(
+            LastTransaction(f"{UUID}:tag:5", T0_US - 1, UUID, "binlog.000006", 4_711),
+            LastTransaction(f"{UUID}:10", T0_US, UUID, "binlog.000007", 157),
+        ),
         identity="9f2c",
         skipped=Skipped(1, T0_US),
         ddl=LastDdl(T0_US, "ALTER TABLE", "shop.t"),

@@ -162,7 +162,7 @@ _FIELDS: Final = _record(
     server="string",
     server_time_us="long",
     lag_ms="long",
-    last=["null", _LAST],
+    lasts={"type": "array", "items": _LAST},
     identity="string",
     skipped=["null", _SKIPPED],
 )["fields"]
@@ -240,11 +240,11 @@ def decode_progress(
         raise CorruptRecord(f"{where}: the record does not follow its schema: {error}") from error
     if stream.read(1):
         raise CorruptRecord(f"{where}: bytes are left after the last field")
-    mark, last, skipped = fields.pop("mark"), fields.pop("last"), fields.pop("skipped")
+    mark, skipped = fields.pop("mark"), fields.pop("skipped")
     progress = Progress(
         ticks=tuple(Tick(**tick) for tick in fields.pop("ticks")),
         mark=None if mark is None else _mark(mark),
-        last=None if last is None else LastTransaction(**last),
+        lasts=tuple(LastTransaction(**last) for last in fields.pop("lasts")),
         skipped=None if skipped is None else Skipped(**skipped),
         in_parts=tuple(InParts(**each) for each in fields.pop("in_parts", ())),
         **fields,

@@ -4,11 +4,13 @@ Its `head_us`, the head, is the watermark of the shard: no later record is older
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, NamedTuple, assert_never
 
+from event_token import GtidSet
 from topics.errors import ProgressBroken
 
 # The grid of ticks and frontiers: whole milliseconds, so that cuts by token time agree with those
@@ -102,7 +104,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class LastTransaction:
-    """The last database transaction that a log has read, and its place on one server.
+    """A database transaction that a log has read last of its kind, and its place on one server.
 
     `commit_us`: the raw commit time. `server`: the UUID of the server that it was read from
     (MariaDB: its server id); `binlog_pos`: where the transaction begins in `binlog_file` there.
@@ -113,6 +115,23 @@ class LastTransaction:
     server: str
     binlog_file: str
     binlog_pos: int
+
+
+# Each is in every progress record, with some 150 bytes, and is looked up at every connect. Shards
+# have a few domains or sources; what is left out is believed by its number.
+LASTS_MAX: Final = 32
+
+
+def lasts_of(read: Sequence[LastTransaction], position: GtidSet) -> tuple[LastTransaction, ...]:
+    """Return the newest, and those that end a domain (MySQL: an interval) of a log's position.
+
+    `read`: transactions in the order in which the log has read them.
+    """
+    kept = {each.gtid: each for each in read[:-1] if position.ends_with(each.gtid)}
+    for each in read[-1:]:
+        kept.pop(each.gtid, None)
+        kept[each.gtid] = each
+    return tuple(kept.values())[-LASTS_MAX:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +231,9 @@ class Progress:
 
     `position` is the GTID set executed up to here, as text of `flavor` (mysql, mariadb). `head_us`
     is the head (watermark): every later record of this shard has a timestamp >= head_us. `lag_ms`
-    is the age of the newest transaction in the log by the server's clock; 0 when caught up. `last`
-    is None before the first transaction. `identity` is that of the shard's MariaDB servers, ""
+    is the age of the newest transaction in the log by the server's clock; 0 when caught up. `lasts`
+    are the last transactions of domains (MySQL: of the position's intervals), as far as they are
+    known, the log's newest last. `identity` is that of the shard's MariaDB servers, ""
     where the log holds none. `skipped` is None before the first skip, `ddl` before the first DDL.
     `ddl`, `passed`, the statements passed so far, and `binlogs` are in headers of the record, and
     so is `stopped`, of the last record before an error ended the producer; that record covers no
@@ -232,7 +252,7 @@ class Progress:
     server: str
     server_time_us: int
     lag_ms: int
-    last: LastTransaction | None = None
+    lasts: tuple[LastTransaction, ...] = ()
     identity: str = ""
     skipped: Skipped | None = None
     ddl: LastDdl | None = None

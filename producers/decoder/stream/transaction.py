@@ -1,6 +1,7 @@
 """The transaction under way: when it opens, what its records share, and when it ends."""
 
 from collections.abc import Callable
+from typing import Final
 
 from librt.strings import BytesWriter
 from mypy_extensions import i64
@@ -20,7 +21,12 @@ from producers.decoder.stream.internal_tables import InternalTables
 from producers.decoder.stream.prepared import EventSpool
 from producers.decoder.tables.plan import TransactionEnds
 from producers.decoder.values.wire import read_u32, take, write_long, write_numbered, write_string
-from topics.progress.record import LastDdl
+from topics.progress.record import LASTS_MAX, LastDdl
+
+# Commit time in microseconds, binlog file, and where the transaction begins in it.
+Left = tuple[int, str, int]
+# A batch of domains or sources that alternate has as many as transactions.
+_LEFT_MAX: Final = 1_024
 
 
 class StreamClock:
@@ -103,6 +109,10 @@ class RunningPosition:
         # The text of the GTID under way, and its number where that is not part of the text.
         self._gtid_text: bytes = b""
         self._gtid_number: i64 = -1
+        # The one before, if that under way is of another domain (MySQL: source), or leaves numbers
+        # out; else "".
+        self.left: str = ""
+        self._domain: i64 = -1
 
     def gtid(self) -> str:
         """Return the GTID under way, or else the last one; "" before the first."""
@@ -135,6 +145,8 @@ class RunningPosition:
             read_tagged_gtid(take(buf, body, end - body), gtid)
         else:
             read_mysql_gtid(buf, body, end, gtid)
+        goes_on = gtid.gno == self._gtid_number + 1 and gtid.prefix == self._gtid_text
+        self.left = "" if goes_on else self.gtid()
         self._gtid_text = gtid.prefix
         self._gtid_number = gtid.gno
         return gtid.commit_us
@@ -154,6 +166,8 @@ class RunningPosition:
             )
         read_mariadb_gtid(buf, body, end, gtid)
         gtid.server = read_u32(buf, pos + 5)
+        self.left = "" if gtid.domain == self._domain else self.gtid()
+        self._domain = gtid.domain
         self._gtid_text = f"{gtid.domain}-{gtid.server}-{gtid.sequence}".encode("ascii")
         return gtid
 
@@ -218,6 +232,9 @@ class Transaction:
         self.commit_us: i64 = 0
         self.committed_us: i64 = 0
         self.count: i64 = 0  # transactions that ended in the open batch
+        # Those of the open batch behind which another domain or interval went on: commit time,
+        # file and place by GTID.
+        self.left: dict[str, Left] = {}
         self.ddl: LastDdl | None = None  # of the open batch
         # Changes logged as statements that concern no table of the log, and the last one's table.
         self.statements_passed: i64 = 0
@@ -301,7 +318,22 @@ class Transaction:
         self.is_open = False
         self.logs_rows = False
         self.count += 1
+        if self.position.left:
+            self._leave(self.position.left)
         self.committed_us = self.commit_us
         self.committed_file = self.binlog_file
         self.committed_pos = self.begin_pos
         self.ends.note(self.binlog_file, self.binlog_pos, self.record.next_seq)
+
+    def _leave(self, gtid: str) -> None:
+        """Keep the last transaction that ended: the one after it is of another domain or interval.
+
+        What ends none any more is dropped, but only where that makes up for the look.
+        """
+        self.left.pop(gtid, None)
+        if self.committed_file:
+            self.left[gtid] = (self.committed_us, self.committed_file, self.committed_pos)
+        if len(self.left) >= _LEFT_MAX:
+            position = self.position.to_set()
+            ends = [each for each in self.left if position.ends_with(each)]
+            self.left = {each: self.left[each] for each in ends[-LASTS_MAX:]}

@@ -20,7 +20,13 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from databases.catalog import estimated_rows
 from databases.errors import ServerLost, TableChanged
-from databases.server_facts import SHOW_PLACE, START_SNAPSHOT, facts_of, snapshot_place
+from databases.server_facts import (
+    SHOW_PLACE,
+    START_SNAPSHOT,
+    facts_of,
+    mariadb_executed,
+    snapshot_place,
+)
 from databases.sql import quoted, rows, value_literal
 from databases.table_cursor import TableCursor
 from event_token import Flavor, GtidSet, KeyRange, parse_gtid_set
@@ -99,14 +105,18 @@ def _mysql_snapshot(connection: Any) -> Iterator[SnapshotPlace]:
 
 @contextmanager
 def _mariadb_snapshot(connection: Any) -> Iterator[SnapshotPlace]:
-    """At the place in the binlog that the snapshot itself reports."""
+    """At the place in the binlog that the snapshot itself reports.
+
+    What came with a backup, and was applied before, is in no binlog.
+    """
+    [(applied,)] = rows(connection, "SELECT @@GLOBAL.gtid_slave_pos")
     rows(connection, START_SNAPSHOT)
     try:
         place = snapshot_place(rows(connection, SHOW_PLACE))
         [(position,)] = rows(connection, "SELECT BINLOG_GTID_POS(%s, %s)", place)
         if position is None:
             raise Retry(f"the binlog {place[0]} was purged during a snapshot at {place[1]}")
-        shown = parse_gtid_set(position, Flavor.MARIADB)
+        shown = mariadb_executed(applied, position)
         yield SnapshotPlace(shown, shown)
         if snapshot_place(rows(connection, SHOW_PLACE)) != place:
             raise Retry("the snapshot's position changed between two reads")

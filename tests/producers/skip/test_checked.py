@@ -26,7 +26,7 @@ def server_with_an_identity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def decide() -> SkipDecision:
     """Find nothing that speaks against it: by GTIDs alone another shard's server looks right."""
-    return SkipDecision(SkipKind.LOST, "0-1-99", "0-1-99", POSITION, SERVER.name, last=None)
+    return SkipDecision(SkipKind.LOST, "0-1-99", "0-1-99", POSITION, SERVER.name, ())
 
 
 def test_another_shards_server_is_refused() -> None:

@@ -16,11 +16,11 @@ NOWHERE = ClientConfig({"bootstrap.servers": "127.0.0.1:1"})
 
 
 @pytest.mark.parametrize(
-    ("flavor", "executed", "source"),
-    [(Flavor.MYSQL, f"{UUID_B}:1-5", UUID_A), (Flavor.MARIADB, "1-1-5", "0")],
+    ("flavor", "executed", "part"),
+    [(Flavor.MYSQL, f"{UUID_B}:1-5", f"{UUID_A}:1-5"), (Flavor.MARIADB, "1-1-5", "0-1-5")],
 )
-def test_a_source_of_which_the_server_has_nothing_is_not_searched_for(
-    flavor: Flavor, executed: str, source: str
+def test_a_part_of_which_the_server_has_nothing_is_not_searched_for(
+    flavor: Flavor, executed: str, part: str
 ) -> None:
     """B3: the answer is known before any broker is asked; the log may have a billion records."""
     place = ServerSettings("db-a", 3306, "u", "p")
@@ -31,6 +31,6 @@ def test_a_source_of_which_the_server_has_nothing_is_not_searched_for(
     )
 
     commits = ServerCommits(OpenServer(place, settings.shard_topics, facts_of(flavor), None), view)
-    found = common_point(settings, source, commits)
+    found = common_point(settings, parse_gtid_set(part, flavor), commits)
 
     assert found == CommonPoint(None, [], [])

@@ -21,6 +21,7 @@ from tests.producers.session.producing import (
     settings_of,
     wait_caught_up,
 )
+from tests.producers.skip.skipping import ids
 from topics.records.skip_record import Skip
 from topics.records.vevent import EventType
 
@@ -125,3 +126,38 @@ def test_numbers_that_ran_backwards_are_passed_by_the_command_that_is_named(
     seen = [e.after["id"] if e.after else "skip" for e in found]
     assert seen == [1, 2, 3, 4, "skip", 5, "skip", 6]
     assert [Skip.of(e).gtids for e in found if not e.after] == [first, second]
+
+
+@pytest.mark.parametrize("has_number_above", [True, False])
+def test_numbers_that_ran_backwards_are_found_where_the_place_of_the_last_is_not_known(
+    *, has_number_above: bool, start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """B3: the server has another id by now, and the file that the numbers point to is another."""
+    database = start_mariadb()
+    name = database.new_database()
+    settings = settings_of(database, kafka, keyspace)
+    statements(database, f"CREATE TABLE {name}.t (id INT PRIMARY KEY)")
+    with producing(settings):
+        insert(database, name, 1, 2, 3)
+        wait_caught_up(settings)
+    head, number = last_gtid(database)
+    insert_with_number(database, name, number - 2, 100)
+    statements(database, "FLUSH BINARY LOGS", "SET GLOBAL server_id = 9199")
+    if has_number_above:
+        insert_with_number(database, name, number + 1, 101)
+
+    error, named = stopped(settings)
+    assert isinstance(error, NumbersRanBackwards)
+    assert named == f"{head}{number - 2}"
+    if not has_number_above:
+        assert "First commit one harmless transaction" in str(error)
+        insert_with_number(database, name, number + 1, 101)
+    passed = f"{named},0-9199-{number + 1}"
+    assert skip_transaction(settings, named, REASON).gtids == passed
+    insert(database, name, 4)
+    with producing(settings):
+        wait_caught_up(settings)
+
+    log = read_log(settings)
+    check_progress(log)
+    assert ids(log.events) == [1, 2, 3, "skip", 4]

@@ -19,7 +19,7 @@ OTHER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 def progress(flavor: str, position: str, server: str, place: tuple[str, int]) -> Progress:
     """The newest progress of a shard whose last transaction is the last one of `position`."""
     last = LastTransaction(position.rsplit(",", maxsplit=1)[-1], 0, server, *place)
-    return Progress(1, 0, 0, flavor, position, 0, (), None, "db-a:3306", 0, 0, last)
+    return Progress(1, 0, 0, flavor, position, 0, (), None, "db-a:3306", 0, 0, (last,))
 
 
 def asked(followed: Followed, statement: str) -> tuple[Any, ...]:

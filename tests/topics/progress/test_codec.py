@@ -52,7 +52,9 @@ PROGRESSES = st.builds(
     server=TEXTS,
     server_time_us=INT64,
     lag_ms=INT64,
-    last=st.none() | st.builds(LastTransaction, TEXTS, INT64, TEXTS, TEXTS, INT64),
+    lasts=st.lists(st.builds(LastTransaction, TEXTS, INT64, TEXTS, TEXTS, INT64), max_size=2).map(
+        tuple
+    ),
     identity=TEXTS,
     skipped=st.none() | st.builds(Skipped, INT64, INT64),
     in_parts=st.lists(st.builds(InParts, INT64, INT64), max_size=3).map(tuple),
