@@ -101,11 +101,26 @@ def mariadb_executed(applied: str, logged: str, listed: str = "") -> MariadbGtid
     return MariadbGtidSet.of(found)
 
 
-def _mariadb_purged(listed: str, applied: str, logged: str) -> MariadbGtidSet:
-    """Return what no binlog has. `listed`: the GTID list of the oldest binlog. Pure."""
-    in_binlogs = MariadbGtidSet.parse(logged)
-    unlogged = MariadbGtidSet.parse(applied).beyond(in_binlogs)
-    return MariadbGtidSet.of(MariadbGtidSet.parse(listed).by_domain() | unlogged.by_domain())
+def mariadb_purged(listed: str, applied: str, state: str) -> MariadbGtidSet:
+    """Return what a MariaDB server has executed and no binlog of it has. Pure.
+
+    `listed`: the GTID list of its oldest binlog; `applied`: its `gtid_slave_pos`; `state`: its
+    `gtid_binlog_state`. What was applied last, and not logged, came with a backup: also where the
+    server has written since.
+    """
+    last = _last_numbers(state)
+    unlogged = {
+        domain: (writer, number)
+        for domain, (writer, number) in MariadbGtidSet.parse(applied).by_domain().items()
+        if last.get((domain, writer), 0) < number
+    }
+    return mariadb_executed(listed, str(MariadbGtidSet.of(unlogged)))
+
+
+def _last_numbers(state: str) -> dict[tuple[int, int], int]:
+    """Return the last number in a `gtid_binlog_state` by domain and server. Pure."""
+    gtids = [parse_mariadb_gtid(part) for part in state.split(",") if part]
+    return {(domain, server): number for domain, server, number in gtids}
 
 
 def binlog_files(connection: Any) -> list[str]:
@@ -218,7 +233,7 @@ class MariadbFacts:
             if listed is not None:
                 executed = mariadb_executed(applied, logged, listed)
                 known = MariadbGtidSet.of_server(str(executed), state, applied)
-                purged = _mariadb_purged(listed, applied, logged)
+                purged = mariadb_purged(listed, applied, state)
                 return ServerHistory(known, purged, oldest=oldest)
         message = f"binlogs are purged faster than they can be named (the oldest was {oldest})"
         raise Retry(message)
@@ -251,8 +266,7 @@ class MariadbFacts:
     def binlog_state(self, connection: Any) -> dict[tuple[int, int], int]:
         """See MysqlFacts."""
         [(state,)] = rows(connection, "SELECT @@GLOBAL.gtid_binlog_state")
-        gtids = [parse_mariadb_gtid(part) for part in str(state).split(",") if part]
-        return {(domain, server): number for domain, server, number in gtids}
+        return _last_numbers(str(state))
 
 
 # What can be asked of a server of either family.

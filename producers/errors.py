@@ -151,6 +151,14 @@ def lost_advice(topics: ShardTopics, lost: str) -> str:
     )
 
 
+def start_over_advice(topics: ShardTopics) -> str:
+    """How to go on where a server's binlogs lack what the log needs."""
+    return (
+        "Use a server whose binlogs have it, or start a new log: shardstream topics reset "
+        f"{topics.keyspace} {topics.shard} --reason TEXT, then produce it again and copy its tables"
+    )
+
+
 def out_of_order_advice(topics: ShardTopics, gtid: str) -> str:
     """How to pass transactions of MariaDB whose numbers ran backwards."""
     return (

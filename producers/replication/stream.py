@@ -170,6 +170,8 @@ RANDOM_SERVER_ID_MAX: Final = (1 << 32) - 1
 
 _ER_SOURCE_FATAL: Final = 1236
 _ER_PURGED: Final = 1789
+# How MariaDB says that its binlogs begin behind a GTID, or that it lies in a hole of them.
+_NOT_IN_BINLOGS: Final = ("could not find", "is missing the gtid")
 _ER_NOT_IN_BINLOG: Final = frozenset({1945, 1947, 1955})
 
 
@@ -197,7 +199,7 @@ def server_error(code: int, text: str, where: str) -> ShardstreamError:
         )
     if code == _ER_PURGED or (code == _ER_SOURCE_FATAL and "purged" in lower):
         return BinlogPurged(message)
-    if code == _ER_SOURCE_FATAL and "could not find" in lower:
+    if code == _ER_SOURCE_FATAL and any(text in lower for text in _NOT_IN_BINLOGS):
         return BinlogPurged(message)
     if code in _ER_NOT_IN_BINLOG:
         return Halt(message)

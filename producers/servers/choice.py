@@ -15,6 +15,7 @@ from producers.errors import (
     ServerBehindLog,
     ServerDiverged,
     lost_advice,
+    start_over_advice,
 )
 from topics.names import ShardTopics
 from topics.progress.record import LastTransaction
@@ -32,12 +33,11 @@ def check_reachable(
     ReplicaBehindLog if a replica lacks what the log holds.
     """
     if not position.reaches(there.purged):
+        gone = there.purged.beyond(position)
+        or_backup = ", or got it with a backup" if isinstance(gone, MariadbGtidSet) else ""
         raise BinlogPurged(
-            f"{topics.log} is at {shown(position)}; {server} has executed "
-            f"{_gone(there.purged.beyond(position))}, and its binlogs no longer contain it, or "
-            "never did, because it came with a backup: use a server that has it, or start a new "
-            f"log with a copy (shardstream topics reset {topics.keyspace} {topics.shard}, then "
-            "shardstream produce --from latest, and shardstream copy)"
+            f"{topics.log} is at {shown(position)}; {server} has purged {_gone(gone)} from its "
+            f"binlogs{or_backup}. {start_over_advice(topics)}"
         )
     if there.executed.reaches(position):
         return
@@ -47,9 +47,20 @@ def check_reachable(
         raise ReplicaBehindLog(f"replica {server} has not yet applied {lacking} of {topics.log}")
     raise ServerBehindLog(
         f"{topics.log} holds {lacking}, which {server} has never executed: a failover lost these "
-        "transactions, or this is the wrong server. Readers of the log may have them already: "
-        f"decide which of the two is right. {lost_advice(topics, str(missing))}"
+        f"transactions, or this is the wrong server{_forgets(missing, there)}. Readers of the log "
+        "may have them already: decide which of the two is right. "
+        f"{lost_advice(topics, str(missing))}"
     )
+
+
+def _forgets(missing: GtidSet, there: ServerHistory) -> str:
+    """What else the reason may be where a MariaDB server has no trace of a domain."""
+    executed = there.executed
+    if not isinstance(missing, MariadbGtidSet) or not isinstance(executed, MariadbGtidSet):
+        return ""
+    if missing.by_domain().keys() <= executed.by_domain().keys():
+        return ""
+    return ", or it was made to forget a domain (DELETE_DOMAIN_ID)"
 
 
 def _gone(purged: GtidSet) -> str:

@@ -24,6 +24,7 @@ from producers.errors import (
     lost_advice,
     no_number_above,
     out_of_order_advice,
+    start_over_advice,
 )
 from producers.replication.gtid_scan import BinlogTransaction, read_begin_us, transactions
 from producers.replication.stream import ReplicationStream, random_server_id, server_errors
@@ -223,7 +224,7 @@ def check_lasts(server: OpenServer, lasts: Sequence[LastTransaction]) -> str:
         elif is_mysql or not _may_be_shown(server, last):
             unverified.append(last.gtid)
         else:
-            raise _lost(server, last)
+            raise _not_shown(server, last)
     if not unverified:
         return ""
     gtids = ", ".join(unverified)
@@ -255,8 +256,16 @@ def _check_same(server: OpenServer, there: BinlogTransaction, last: LastTransact
     )
 
 
-def _lost(server: OpenServer, last: LastTransaction) -> ServerBehindLog:
+def _not_shown(server: OpenServer, last: LastTransaction) -> ServerBehindLog | BinlogPurged:
+    """What is wrong where binlogs of MariaDB that begin before a transaction do not have it."""
     topics = server.topics
+    if server.history().executed.contains_gtid(last.gtid):
+        return BinlogPurged(
+            f"{topics.log} ends with transaction {last.gtid}, which {server.name} has executed, "
+            "and its binlogs have transactions before and after it, but not this one: a backup was "
+            "loaded over them, and nothing tells what else they lack. "
+            f"{start_over_advice(topics)}"
+        )
     return ServerBehindLog(
         f"{topics.log} ends with transaction {last.gtid}, committed at "
         f"{_shown(last.commit_us)}, and {server.name} has transactions before and after it, "

@@ -183,6 +183,14 @@ def test_least_ids() -> None:
         MariadbGtidSet.parse("0-0-0")
 
 
+def test_a_domain_ends_with_its_last_gtid_alone() -> None:
+    """Not with one that its trail names, nor with that number by another server."""
+    position = MariadbGtidSet.parse("0-1-3,0-2-8,7-1-1")
+
+    ends = [text for text in ("0-1-3", "0-2-8", "0-1-8", "7-1-1") if position.ends_with(text)]
+    assert ends == ["0-2-8", "7-1-1"]
+
+
 @pytest.mark.parametrize(
     ("trail", "included"),
     [

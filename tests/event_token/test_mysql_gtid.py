@@ -126,6 +126,9 @@ def test_single_gtids(model: frozenset[Gtid], gtid: Gtid) -> None:
     gtid_set = mysql_set(model)
 
     assert gtid_set.contains_gtid(gtid_text(gtid)) == (gtid in model)
+    sid, tag, number = gtid
+    is_end = gtid in model and (sid, tag, number + 1) not in model
+    assert gtid_set.ends_with(gtid_text(gtid)) == is_end
     assert mysql_model(gtid_set.add_gtid(gtid_text(gtid))) == model | {gtid}
 
 

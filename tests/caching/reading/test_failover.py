@@ -4,8 +4,9 @@ import pytest
 
 from caching.errors import Stale
 from caching.reading.own_writes import ReadYourWrites
-from event_token import Order, compare
+from event_token import EventToken, MariadbGtidSet, Order, compare
 from tests.caching.reading.reading import (
+    SHARD,
     Pair,
     allow_reads,
     reader_of,
@@ -141,3 +142,19 @@ def test_mysql_a_demoted_server_does_not_pass_for_fresh(start_mysql: StartServer
 
         assert demoted.execute(rows, compare_event_token=token).fresher is None
         assert promoted.execute(rows, compare_event_token=token).fresher is True
+
+
+def test_mariadb_a_primary_has_what_came_with_its_backup(start_mariadb: StartServer) -> None:
+    """No binlog of it has that, and its reads contain it."""
+    database = start_mariadb()
+    run(database, "SET GLOBAL gtid_slave_pos = '5-41-2'")
+    with database.one_table() as (name, _):
+        allow_reads(database, name)
+        with reader_of(database) as reader:
+            came, later = (
+                EventToken(None, SHARD, MariadbGtidSet.parse(f"5-41-{number}")) for number in (2, 3)
+            )
+
+            rows = f"SELECT id FROM {name}.t"
+            assert reader.execute(rows, compare_event_token=came).fresher is True
+            assert reader.execute(rows, compare_event_token=later).fresher is not True

@@ -81,6 +81,27 @@ def test_many_domains(start_mariadb: StartServer) -> None:
 
     reached = set(summary.position.split(","))
     assert reached == set(executed_set(database).split(","))
+    assert summary.gtid.startswith("0-")
+    *_, third, seventh = [gtid for gtid, *_ in summary.left]
+    assert {third, seventh, summary.gtid} == reached
+    assert all(at_us > 0 and name and pos > 0 for _, at_us, name, pos in summary.left)
+
+
+def test_intervals_of_a_batch(mysql_a: DatabaseFixture) -> None:
+    """The last transaction of each interval and source is told, with its place."""
+    before = executed_set(mysql_a)
+    name, other = mysql_a.new_database(), "bbbbbbbb-0000-0000-0000-00000000000b"
+    statements = ["CREATE TABLE t(id INT PRIMARY KEY)"]
+    for row, number in enumerate((1, 2, 5)):
+        statements += [f"SET gtid_next='{other}:{number}'", f"INSERT INTO t VALUES ({row})"]
+    statements += ["SET gtid_next='AUTOMATIC'", "INSERT INTO t VALUES (9)"]
+    run_statements(mysql_a, name, tuple(statements))
+
+    _, summary = decode(capture(mysql_a, before), Flavor.MYSQL, before)
+
+    left = [gtid for gtid, *_ in summary.left]
+    assert left[-2:] == [f"{other}:2", f"{other}:5"]
+    assert not any(gtid == f"{other}:1" for gtid in left)
 
 
 def test_a_rotation_in_the_stream(database: DatabaseFixture) -> None:

@@ -236,6 +236,8 @@ def test_server_errors_have_their_names() -> None:
     assert isinstance(server_error(1236, same, "stream"), SameServerId)
     assert "server_id" in str(server_error(1236, same, "stream"))
     assert isinstance(server_error(1236, purged, "stream"), BinlogPurged)
+    hole = "The binlog on the master is missing the GTID 0-1-8 requested by the slave (even though"
+    assert isinstance(server_error(1236, hole, "stream"), BinlogPurged)
     assert isinstance(server_error(1236, reset, "stream"), StreamFailed)
     assert isinstance(server_error(1045, "Access denied", "stream"), ServerRefused)
     assert isinstance(server_error(1053, "Server shutdown in progress", "stream"), ServerLost)

@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 
 from databases.sql import rows
-from producers.errors import BinlogPurged, HistoryRewritten
+from producers.errors import BinlogPurged, HistoryRewritten, ServerBehindLog
 from producers.settings import ShardProducerSettings
 from producers.skip.lost_transactions import skip_lost
 from shardstream.local.kafka_cluster import KafkaCluster
+from shardstream.shard_removal import Reset, run_reset
 from tests.database_servers import DatabaseFixture, StartServer
+from tests.producers.copy.copying import start, wait_state
 from tests.producers.servers.backups import restore, write_domain
 from tests.producers.servers.power_cut import clock_s
 from tests.producers.servers.replication import (
@@ -18,6 +20,7 @@ from tests.producers.servers.replication import (
     follow,
     promote,
     purge_to,
+    start_pair,
     statements,
     wait_same,
 )
@@ -34,8 +37,9 @@ from tests.producers.session.producing import (
     wait_for,
 )
 from tests.producers.skip.skipping import ids
+from topics.progress.copy_topic import CopyState
 from topics.records.skip_record import Skip
-from topics.records.vevent import EventType
+from topics.records.vevent import EventType, Op
 
 pytestmark = pytest.mark.full
 
@@ -77,7 +81,10 @@ def copy_of(
 def test_domain_of_a_backup_that_the_log_has_not_read_stops_the_shard(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """Row 2 came to the promoted server with the backup, and no binlog of that server has it."""
+    """F44: Row 2 came to the promoted server with the backup, and no binlog of that server has it.
+
+    A new log, as the message says, has the row by a copy, though the server stands idle meanwhile.
+    """
     first, second = start_mariadb.together(2)
     settings = begin(first, kafka, keyspace)
     write_domain(first, 5, INSERT.format(2))
@@ -89,13 +96,21 @@ def test_domain_of_a_backup_that_the_log_has_not_read_stops_the_shard(
 
     assert isinstance(error, BinlogPurged)
     assert "5-9100-1" in str(error)
+    assert f"shardstream topics reset {keyspace} - --reason TEXT" in str(error)
     assert logged(settings) == [1]
+    run_reset(Reset(settings.kafka, settings.shard_topics, ""), "row 2 is in no binlog")
+    with producing(replace(on_second, start="latest")):
+        start(on_second, "shop.t")
+        wait_state(on_second, CopyState.COMPLETED)
+    events = read_log(settings).events
+    assert [e.after["id"] for e in events if e.op is Op.READ and e.after] == [1, 2, 3]
+    assert "5-9100-1" in str(events[-1].token.position)
 
 
 def test_idle_server_of_a_backup_continues_a_log_that_has_all_of_it(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """It is followed as a replica and as a primary, before and after its first transaction."""
+    """F44: It is followed as a replica and as a primary, before and after its first transaction."""
     first, second = start_mariadb.together(2)
     settings = begin(first, kafka, keyspace)
     write_domain(first, 5, INSERT.format(2))
@@ -157,7 +172,7 @@ def test_new_log_on_a_server_of_a_backup_holds_what_came_with_it(
 def test_domain_that_was_deleted_behind_the_log_does_not_stop_it(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
-    """The log has all of the domain, and its server forgot it."""
+    """F44: The log has all of the domain, and its server forgot it."""
     database = start_mariadb()
     settings = begin(database, kafka, keyspace)
     write_domain(database, 5, INSERT.format(2))
@@ -180,6 +195,38 @@ def test_domain_that_was_deleted_behind_the_log_does_not_stop_it(
     assert logged(settings) == [1, 2, 3, 4]
 
 
+def test_domain_that_a_failover_lost_as_a_whole_is_given_up_by_the_command_that_is_named(
+    start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
+) -> None:
+    """The new primary has no trace of it, and takes the domain's numbers again from the first."""
+    first, second = start_pair(start_mariadb)
+    settings = begin(first, kafka, keyspace)
+    wait_same(second, first)
+    statements(second, "STOP SLAVE")
+    write_domain(first, 5, INSERT.format(2))
+    catch_up(settings)
+    first.server.kill()
+    promote(second)
+    write_domain(second, 7, INSERT.format(3))
+    on_second = replace(settings, servers=(server_of(second),))
+
+    error = RunningProducer(on_second).wait_error()
+
+    assert isinstance(error, ServerBehindLog)
+    assert "DELETE_DOMAIN_ID" in str(error)
+    skip_lost(on_second, named_lost(error, keyspace), "disk lost")
+    with producing(on_second):
+        write_domain(second, 5, INSERT.format(4))
+        wait_caught_up(on_second)
+    assert ids(read_log(settings).events) == [1, 2, "skip", 3, 4]
+
+
+def named_lost(error: BaseException, keyspace: str) -> str:
+    """The GTIDs in the command that a message names."""
+    [gtids] = re.findall(rf"shardstream skip {keyspace} - --lost (\S+) --reason", str(error))
+    return str(gtids)
+
+
 def test_deleted_domain_that_is_used_again_is_not_taken_for_the_former_one(
     start_mariadb: StartServer, kafka: KafkaCluster, keyspace: str
 ) -> None:
@@ -200,8 +247,7 @@ def test_deleted_domain_that_is_used_again_is_not_taken_for_the_former_one(
 
     assert isinstance(error, HistoryRewritten)
     assert logged(settings) == [1, 2, 3]
-    [gtid] = re.findall(rf"shardstream skip {keyspace} - --lost (\S+) --reason", str(error))
-    skip_lost(settings, gtid, "the domain was deleted")
+    skip_lost(settings, named_lost(error, keyspace), "the domain was deleted")
     catch_up(settings)
     events = read_log(settings).events
     assert ids(events) == [1, 2, 3, "skip", 11, 12, 13, 14]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from databases.errors import ServerLost, ServerRefused
-from databases.server_facts import ServerHistory
+from databases.server_facts import ServerHistory, before_binlogs, mariadb_executed, mariadb_purged
 from event_token import (
     Flavor,
     GtidError,
@@ -21,6 +21,7 @@ from event_token.errors import ShardstreamError
 from producers.errors import BinlogPurged, ReplicaBehindLog, ServerBehindLog, ServerDiverged
 from producers.servers.choice import (
     ServerView,
+    asked_for,
     find_faults,
     is_known,
     lacking,
@@ -31,6 +32,7 @@ from producers.servers.watch import LagMeter
 from tests.event_token.mariadb_servers import Cluster
 from tests.generated import examples
 from topics.names import ShardTopics
+from topics.progress.record import LastTransaction
 
 TOPICS = ShardTopics("ks", "-")
 P = "00000000-0000-0000-0000-00000000000a"
@@ -331,3 +333,82 @@ def test_mariadb_servers_are_told_apart_whatever_failovers_lost(
         elif not is_replica:
             assert not held <= frozenset(server.history)
             assert str(lacking(log, view)) in str(found["s"])
+
+
+def last(gtid: str, server: str = "1", file: str = "binlog.000004") -> LastTransaction:
+    """A last transaction of a log, from a place on server 1."""
+    return LastTransaction(gtid, 0, server, file, 4)
+
+
+def test_mariadb_domain_that_the_server_was_made_to_forget_is_not_lost() -> None:
+    """It was read from this very server, from a binlog that it has purged since."""
+    log = mariadb_set("0-1-9,5-1-2")
+    forgets = mariadb("p", "0-1-9", "0-1-7")
+    forgets = replace(forgets, history=replace(forgets.history, oldest="binlog.000005"))
+
+    for there in (last("5-1-2"), last("5-1-2", file="binlog.000002")):
+        assert find_faults(TOPICS, log, [forgets], [there]) == {}
+    for lost in (
+        last("5-1-2", server="2"),
+        last("5-1-2", file="binlog.000005"),
+        last("5-1-2", file="other.000002"),
+        last("0-1-9"),
+    ):
+        [fault] = find_faults(TOPICS, log, [forgets], [lost]).values()
+        assert isinstance(fault, ServerBehindLog)
+        assert "made to forget a domain" in str(fault)
+        assert "--lost 5-1-2 " in str(fault)
+    knows = mariadb("p", "0-1-9,5-1-1", "0-1-7")
+    knows = replace(knows, history=replace(knows.history, oldest="binlog.000005"))
+    assert list(find_faults(TOPICS, log, [knows], [last("5-1-2")])) == ["p"]
+
+
+def test_mariadb_replica_with_a_domain_that_its_primary_forgot_is_not_errant() -> None:
+    """What the log holds was not written on the replica alone."""
+    replica = mariadb("r", "0-1-9,5-1-2", replica=True)
+    forgets = mariadb("p", "0-1-9")
+
+    assert faults(mariadb_set("0-1-9,5-1-2"), replica, forgets)["p"] is ServerBehindLog
+    assert "r" not in faults(mariadb_set("0-1-9,5-1-2"), replica, forgets)
+    assert faults(mariadb_set("0-1-9"), replica, forgets) == {"r": ServerDiverged}
+
+
+def test_mariadb_server_is_not_asked_for_what_its_binlogs_begin_behind() -> None:
+    """It would look in vain for the transaction before; what it is not asked for it sends whole."""
+    view = mariadb("n", "0-2-9,3-1-4,7-2-3", "3-1-2")
+    first = {0: (2, 7), 7: (2, 1)}
+    view = replace(view, history=replace(view.history, first=first))
+
+    def asked(text: str) -> str:
+        return str(asked_for(mariadb_set(text), view))
+
+    assert asked("0-1-6,3-1-3,5-1-1") == "3-1-3"
+    assert asked("0-2-7,3-1-2,7-2-1") == "0-2-7,3-1-2,7-2-1"
+    assert asked_for(at(f"{P}:1-3"), mysql("p", f"{P}:1-9")) == at(f"{P}:1-3")
+
+
+def test_mariadb_executed_is_the_higher_of_what_was_applied_and_what_was_logged() -> None:
+    """A backup's transactions stand in gtid_slave_pos alone, a primary's in its binlogs alone."""
+    assert str(mariadb_executed("0-1-6,5-1-1", "0-2-7")) == "0-2-7,5-1-1"
+    assert str(mariadb_executed("0-1-6", "0-1-4,7-2-1")) == "0-1-6,7-2-1"
+    assert str(mariadb_executed("0-1-6", "0-2-6", "9-1-1")) == "0-2-6,9-1-1"
+
+
+def test_mariadb_what_was_applied_and_not_logged_is_in_no_binlog() -> None:
+    """Also where the server has written more in the domain since."""
+    assert str(mariadb_purged("", "0-1-6,5-1-1", "0-1-7,0-2-8")) == "5-1-1"
+    assert str(mariadb_purged("0-1-3,7-1-1", "0-1-6", "0-1-5,0-2-8")) == "0-1-6,7-1-1"
+    assert str(mariadb_purged("0-2-9", "0-1-6", "0-2-12")) == "0-2-9"
+
+
+def test_mariadb_position_before_the_binlogs_holds_what_came_with_the_backup() -> None:
+    """A log that begins there takes nothing older from a server that still has it."""
+    history = ServerHistory(
+        MariadbGtidSet.parse("0-2-9,5-1-1,7-2-3"),
+        MariadbGtidSet.of({0: (0, 5), 5: (1, 1)}),
+        first={0: (2, 7), 7: (2, 1)},
+    )
+
+    assert str(before_binlogs(history)) == "0-2-6,5-1-1"
+    mysql_history = mysql("p", f"{P}:1-9", f"{P}:1-4").history
+    assert before_binlogs(mysql_history) == at(f"{P}:1-4")

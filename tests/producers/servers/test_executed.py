@@ -14,6 +14,7 @@ from producers.replication.gtid_scan import transactions
 from producers.servers.choice import find_faults
 from producers.servers.server_list import OpenServer, open_server
 from producers.start.last_transaction import check_lasts
+from shardstream.commands.sinks.verify import consistent_snapshot
 from tests.database_servers import DatabaseFixture, StartServer
 from tests.producers.servers.backups import write_domain
 from tests.producers.servers.replication import executed, statements
@@ -56,7 +57,7 @@ def read_since(server: OpenServer, position: str = "") -> tuple[LastTransaction,
 
 
 def test_what_came_with_a_backup_is_executed_and_in_no_binlog(start_mariadb: StartServer) -> None:
-    """A log that lacks it cannot go on there, one that has it can, from right behind the backup."""
+    """F44: A log that lacks it cannot go on there, one that has it can, from right behind it."""
     database = start_mariadb()
     backup = f"0-{PRIMARY}-6,5-{PRIMARY}-1"
     statements(database, f"SET GLOBAL gtid_slave_pos = '{backup}'")
@@ -78,6 +79,8 @@ def test_what_came_with_a_backup_is_executed_and_in_no_binlog(start_mariadb: Sta
         assert fault(server, at(backup)) is None
         assert sent == [f"0-{PRIMARY}-7", executed(database)]
         assert str(server.history().executed).endswith(f",5-{PRIMARY}-1")
+    with database.connect() as reader, consistent_snapshot(reader, Flavor.MARIADB) as place:
+        assert place.seen.includes(at(f"5-{PRIMARY}-1"))
 
 
 def test_first_number_of_a_domain_may_be_the_second_one(start_mariadb: StartServer) -> None:
@@ -90,7 +93,14 @@ def test_first_number_of_a_domain_may_be_the_second_one(start_mariadb: StartServ
         lacking = fault(server, MariadbGtidSet())
 
         assert isinstance(lacking, BinlogPurged)
-        assert "number 1 of domain 5" in str(lacking)
+        assert f"5-{PRIMARY}-1" in str(lacking)
+    # A newer backup is loaded over the binlogs, and the server goes on writing.
+    statements(database, f"SET GLOBAL gtid_slave_pos = '5-{PRIMARY}-9'")
+    write_domain(database, 5, "CREATE DATABASE more")
+    with looked_at(database) as server:
+        assert isinstance(fault(server, at(f"5-{PRIMARY}-1")), BinlogPurged)
+        assert isinstance(fault(server, at(f"5-{PRIMARY}-8")), BinlogPurged)
+        assert fault(server, at(f"5-{PRIMARY}-9")) is None
 
 
 def test_every_last_transaction_is_compared_with_the_servers(database: DatabaseFixture) -> None:
@@ -130,3 +140,21 @@ def test_numbers_that_ran_backwards_are_no_loss_where_the_place_is_unknown(
         for place in moved:
             with pytest.raises(NumbersRanBackwards, match=named):
                 check_lasts(server, (place,))
+
+
+def test_backup_that_was_loaded_over_binlogs_is_no_failover_that_lost_transactions(
+    start_mariadb: StartServer,
+) -> None:
+    """What lies between is in no binlog: neither was it lost, nor does the stream leave it out."""
+    database = start_mariadb()
+    with database.connect() as connection:
+        rows(connection, f"SET SESSION server_id = {PRIMARY}")
+        rows(connection, "CREATE DATABASE a")
+        rows(connection, f"SET GLOBAL gtid_slave_pos = '0-{PRIMARY}-9'")
+        rows(connection, "CREATE DATABASE b")
+    read = LastTransaction(f"0-{PRIMARY}-8", 0, str(PRIMARY), "binlog.000003", 500)
+    with looked_at(database) as server:
+        with pytest.raises(BinlogPurged, match="a backup was loaded over them"):
+            check_lasts(server, (read,))
+        with pytest.raises(BinlogPurged), closing(server.open_rest(at(read.gtid))) as stream:
+            list(transactions(stream, Flavor.MARIADB, "the stream"))
