@@ -253,6 +253,10 @@ class MariadbGtidSet(GtidSetBase):
         domain, server, number = parse_mariadb_gtid(gtid_text)
         return _has(self.branches, domain, (server, number))
 
+    def ends(self) -> list[str]:
+        """Return the last GTID of each domain."""
+        return [f"{domain}-{server}-{number}" for domain, server, number in self.domains]
+
     def ends_with(self, gtid_text: str) -> bool:
         """Return whether a GTID is the last one of its domain."""
         return parse_mariadb_gtid(gtid_text) in self.domains

@@ -183,6 +183,14 @@ class MysqlGtidSet(GtidSetBase):
         sid, tag, gno = parse_mysql_gtid(gtid_text)
         return includes(dict(self.servers).get((sid, tag), ()), ((gno, gno),))
 
+    def ends(self) -> list[str]:
+        """Return the last GTID of each interval."""
+        return [
+            f"{_uuid_text(sid)}:{tag}:{last}" if tag else f"{_uuid_text(sid)}:{last}"
+            for (sid, tag), intervals in self.servers
+            for _, last in intervals
+        ]
+
     def ends_with(self, gtid_text: str) -> bool:
         """Return whether a GTID of the set is the last one of an interval."""
         sid, tag, gno = parse_mysql_gtid(gtid_text)

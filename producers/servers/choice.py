@@ -146,14 +146,15 @@ def remembered(position: GtidSet, view: ServerView, lasts: Sequence[LastTransact
     """The position without the domains that the server surely had, and was made to forget.
 
     A domain that was deleted (DELETE_DOMAIN_ID) leaves no trace, as one that a failover lost. What
-    was read from this very server, from a binlog that it has purged since, was not lost.
+    was read from this very server, from a binlog that it has purged since, or was purged there when
+    the log began, was not lost.
     """
     if not isinstance(position, MariadbGtidSet):
         return position
     for last in lasts:
         domain, _, _ = parse_mariadb_gtid(last.gtid)
-        is_own = last.server == view.own and is_before(last.binlog_file, view.history.oldest)
-        if is_own and not has_trace(view, domain):
+        is_gone = not last.binlog_file or is_before(last.binlog_file, view.history.oldest)
+        if last.server == view.own and is_gone and not has_trace(view, domain):
             position = position.at_domain(domain, MariadbGtidSet())
     return position
 

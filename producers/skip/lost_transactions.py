@@ -211,6 +211,8 @@ def _in_progress(
 
 def _has(commits: ServerCommits, last: LastTransaction) -> bool:
     """Whether the server has this very transaction, as far as its binlogs show."""
+    if not last.binlog_file and last.server != commits.view.own:
+        return commits.has_executed(last.gtid)
     return commits.has_executed(last.gtid) and not commits.differs(last.gtid, last.commit_us)
 
 

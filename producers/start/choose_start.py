@@ -2,7 +2,7 @@
 
 import functools
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from databases.server_facts import before_binlogs
@@ -19,7 +19,7 @@ from producers.errors import (
 from producers.servers.identity import ShardIdentity, check_identity, prove_identity
 from producers.servers.server_list import OpenServer, ServerChoice, ServerList
 from producers.settings import ShardProducerSettings
-from producers.start.last_transaction import check_behind, check_lasts
+from producers.start.last_transaction import check_behind, check_lasts, lasts_before
 from producers.start.position_at_time import find_position
 from topics.errors import NoBrokerAnswers
 from topics.kafka.client import ClientConfig
@@ -214,6 +214,7 @@ def choose_start(
     is_new = point is None
     if point is None:
         server, point, identity, notes = _first(settings, servers)
+        point = replace(point, lasts=lasts_before(server, point.position))
     else:
         chosen = _chosen(servers, point.position, point)
         server, notes = chosen.server, chosen.passed_over

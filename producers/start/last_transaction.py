@@ -7,12 +7,12 @@ GTID sets alone that cannot be seen; by commit times it can.
 
 from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from databases.server_facts import binlog_files
-from event_token import Flavor, MariadbGtidSet, MysqlGtidSet
+from event_token import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet
 from event_token.errors import Halt
 from event_token.mariadb_gtid import parse_mariadb_gtid
 from producers.errors import (
@@ -31,7 +31,7 @@ from producers.replication.stream import ReplicationStream, random_server_id, se
 from producers.servers.choice import has_trace, is_purged
 from producers.servers.server_list import OpenServer
 from producers.start.position_at_time import DISORDER_US_MAX
-from topics.progress.record import LastTransaction
+from topics.progress.record import LASTS_MAX, LastTransaction
 
 # What the server answers, or what is read, where a binlog has no event at a position.
 _NO_EVENT_THERE: Final = (Halt, BinlogPurged, StreamFailed, IndexError, ValueError)
@@ -39,7 +39,7 @@ _NO_EVENT_THERE: Final = (Halt, BinlogPurged, StreamFailed, IndexError, ValueErr
 
 def at_its_place(server: OpenServer, last: LastTransaction) -> BinlogTransaction | None:
     """The transaction at the place where it was read, if this is the server it was read from."""
-    if server.view is None or server.view.own != last.server:
+    if server.view is None or server.view.own != last.server or not last.binlog_file:
         return None
     with suppress(*_NO_EVENT_THERE):
         stream = ReplicationStream.open_file(
@@ -217,8 +217,13 @@ def check_lasts(server: OpenServer, lasts: Sequence[LastTransaction]) -> str:
     is_mysql = server.family.flavor is Flavor.MYSQL
     shown = _mysql_shown(server, lasts) if is_mysql else {}
     unverified = []
+    own = server.own_name()
     for last in reversed(lasts):
+        if not last.binlog_file and last.server != own:
+            continue  # this server may show what another one had purged
         there = shown.get(last.gtid) if is_mysql else _mariadb_shown(server, last)
+        if there is None and not last.binlog_file:
+            continue
         if there is not None:
             _check_same(server, there, last)
         elif is_mysql or not _may_be_shown(server, last):
@@ -235,6 +240,32 @@ def check_lasts(server: OpenServer, lasts: Sequence[LastTransaction]) -> str:
     )
 
 
+def lasts_before(server: OpenServer, position: GtidSet) -> tuple[LastTransaction, ...]:
+    """The last transactions of a position that a new log begins at, as the server shows them.
+
+    One file is read for each domain of MariaDB.
+    """
+    gtids = position.ends()
+    own = server.own_name()
+    ends = [LastTransaction(gtid, 0, own, "", 0) for gtid in gtids[-LASTS_MAX:]]
+    if server.family.flavor is Flavor.MYSQL:
+        shown = _mysql_shown(server, ends)
+    else:
+        found = (_by_number(server, end) for end in ends if _may_be_shown(server, end))
+        shown = {str(each): each for each in found if each is not None}
+    return tuple(
+        replace(
+            end,
+            commit_us=there.commit_us,
+            binlog_file=there.binlog_file,
+            binlog_pos=there.binlog_pos,
+        )
+        if (there := shown.get(end.gtid)) is not None
+        else end
+        for end in ends
+    )
+
+
 def _check_same(server: OpenServer, there: BinlogTransaction, last: LastTransaction) -> None:
     if there.commit_us == last.commit_us:
         if server.family.flavor is Flavor.MARIADB:
@@ -244,11 +275,16 @@ def _check_same(server: OpenServer, there: BinlogTransaction, last: LastTransact
     reason = "it lost the end of its binlog in a crash, or was restored from a backup"
     if server.family.flavor is Flavor.MARIADB:
         reason += ", or the domain was deleted (DELETE_DOMAIN_ID) and is used again"
+    known = f"which {server.name} had purged when the log began"
+    if last.binlog_file:
+        known = (
+            f"committed at {_shown(last.commit_us)} (read from server {last.server}, "
+            f"{last.binlog_file}:{last.binlog_pos})"
+        )
     raise HistoryRewritten(
-        f"{topics.log} ends with transaction {last.gtid}, committed at {_shown(last.commit_us)} "
-        f"(read from server {last.server}, {last.binlog_file}:{last.binlog_pos}), but "
-        f"{server.name} has another one under this GTID, committed at {_shown(there.commit_us)}: "
-        f"{reason}. It gave the GTIDs to other transactions. The log holds changes that this "
+        f"{topics.log} ends with transaction {last.gtid}, {known}, but {server.name} has another "
+        f"one under this GTID, committed at {_shown(there.commit_us)}: {reason}. "
+        "It gave the GTIDs to other transactions. The log holds changes that this "
         "server does not have, and would skip others. If another server of the shard has the log's "
         "transactions, make that one the primary and remove this one from `servers`. "
         f"{lost_advice(topics, last.gtid)} (it answers with all that were lost, and takes them "

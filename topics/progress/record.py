@@ -107,7 +107,9 @@ class LastTransaction:
     """A database transaction that a log has read last of its kind, and its place on one server.
 
     `commit_us`: the raw commit time. `server`: the UUID of the server that it was read from
-    (MariaDB: its server id); `binlog_pos`: where the transaction begins in `binlog_file` there.
+    (MariaDB: its server id); `binlog_pos`: where the transaction begins in `binlog_file` there. One
+    that the log begins behind, and that no binlog of the server had then, has neither time nor
+    place: 0 and "".
     """
 
     gtid: str
