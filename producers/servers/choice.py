@@ -159,6 +159,19 @@ def remembered(position: GtidSet, view: ServerView, lasts: Sequence[LastTransact
     return position
 
 
+def has_caught_up(executed: GtidSet, wanted: GtidSet) -> bool:
+    """Whether a server has what another one had; MariaDB's of one history.
+
+    A domain of which it has no trace does not count: it may have been made to forget it, and what
+    the log holds of one is looked at by itself.
+    """
+    if isinstance(executed, MariadbGtidSet) and isinstance(wanted, MariadbGtidSet):
+        known = executed.by_domain()
+        theirs = wanted.by_domain()
+        wanted = MariadbGtidSet.of({each: theirs[each] for each in theirs.keys() & known.keys()})
+    return executed.reaches(wanted)
+
+
 def has_trace(view: ServerView, domain: int) -> bool:
     """Whether a MariaDB server knows a domain: without a trace of it nobody can tell if it had."""
     there = view.history

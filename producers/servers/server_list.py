@@ -19,6 +19,7 @@ from producers.servers.choice import (
     ServerView,
     asked_for,
     find_faults,
+    has_caught_up,
     must_stop,
     none_usable,
 )
@@ -317,7 +318,7 @@ def _keeps_up(server: OpenServer, usable: Sequence[OpenServer]) -> bool:
     deadline_s = time.monotonic() + FRESH_WAIT_S
     while True:
         executed = server.history().executed
-        if all(executed.reaches(each) for each in wanted):
+        if all(has_caught_up(executed, each) for each in wanted):
             return True
         if time.monotonic() > deadline_s:
             return False

@@ -10,7 +10,7 @@ from typing import Final
 from event_token import GtidSet, parse_gtid_set
 from event_token.errors import ShardstreamError
 from producers.errors import BetterServer
-from producers.servers.choice import ServerView, find_faults
+from producers.servers.choice import ServerView, find_faults, has_caught_up
 from producers.servers.server_list import OpenServer, open_server, read_views
 from producers.settings import ServerSettings, ShardProducerSettings
 from topics.progress.record import LastTransaction
@@ -39,7 +39,7 @@ class LagMeter:
 
     def lagging_behind(self, now_s: float, executed: GtidSet) -> str:
         """The server that has long had what is not in `executed` yet; "" if there is none."""
-        kept = [seen for seen in self._seen if not executed.reaches(seen[2])]
+        kept = [seen for seen in self._seen if not has_caught_up(executed, seen[2])]
         self._seen = deque(kept, maxlen=self._seen.maxlen)
         late = (server for seen_s, server, _ in kept if now_s - seen_s > self._lag_s_max)
         return next(late, "")

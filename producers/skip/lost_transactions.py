@@ -81,16 +81,17 @@ class ServerCommits:
             return False
         if is_purged(self.view, domain, number) or executed.contains_gtid(gtid):
             return True
-        return self._commit_us(gtid) is not None
+        return self.commit_us(gtid) is not None
 
     def differs(self, gtid: str, commit_us: int) -> bool:
         """Whether the server has another transaction under this GTID; False where it is purged."""
         if not self.has_executed(gtid):
             return False
-        found = self._commit_us(gtid)
+        found = self.commit_us(gtid)
         return found is not None and found != commit_us
 
-    def _commit_us(self, gtid: str) -> int | None:
+    def commit_us(self, gtid: str) -> int | None:
+        """The raw commit time of the server's transaction; None where no binlog has it."""
         while gtid not in self._commits_us:
             name = self._next_file()
             if name is None:
@@ -211,9 +212,10 @@ def _in_progress(
 
 def _has(commits: ServerCommits, last: LastTransaction) -> bool:
     """Whether the server has this very transaction, as far as its binlogs show."""
-    if not last.binlog_file and last.server != commits.view.own:
-        return commits.has_executed(last.gtid)
-    return commits.has_executed(last.gtid) and not commits.differs(last.gtid, last.commit_us)
+    if not commits.has_executed(last.gtid):
+        return False
+    found = commits.commit_us(last.gtid)
+    return found is None or last.is_same(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,17 +217,12 @@ def check_lasts(server: OpenServer, lasts: Sequence[LastTransaction]) -> str:
     is_mysql = server.family.flavor is Flavor.MYSQL
     shown = _mysql_shown(server, lasts) if is_mysql else {}
     unverified = []
-    own = server.own_name()
     for last in reversed(lasts):
-        if not last.binlog_file and last.server != own:
-            continue  # this server may show what another one had purged
         there = shown.get(last.gtid) if is_mysql else _mariadb_shown(server, last)
-        if there is None and not last.binlog_file:
-            continue
         if there is not None:
             _check_same(server, there, last)
         elif is_mysql or not _may_be_shown(server, last):
-            unverified.append(last.gtid)
+            unverified += [last.gtid] if last.binlog_file else []
         else:
             raise _not_shown(server, last)
     if not unverified:
@@ -247,7 +242,9 @@ def lasts_before(server: OpenServer, position: GtidSet) -> tuple[LastTransaction
     """
     gtids = position.ends()
     own = server.own_name()
-    ends = [LastTransaction(gtid, 0, own, "", 0) for gtid in gtids[-LASTS_MAX:]]
+    with server_errors(server.settings, "asking for the clock of"):
+        now_us = server.family.moment(server.connection).clock_us
+    ends = [LastTransaction(gtid, now_us, own, "", 0) for gtid in gtids[-LASTS_MAX:]]
     if server.family.flavor is Flavor.MYSQL:
         shown = _mysql_shown(server, ends)
     else:
@@ -267,7 +264,7 @@ def lasts_before(server: OpenServer, position: GtidSet) -> tuple[LastTransaction
 
 
 def _check_same(server: OpenServer, there: BinlogTransaction, last: LastTransaction) -> None:
-    if there.commit_us == last.commit_us:
+    if last.is_same(there.commit_us):
         if server.family.flavor is Flavor.MARIADB:
             _check_order(server, there, last)
         return
@@ -275,7 +272,7 @@ def _check_same(server: OpenServer, there: BinlogTransaction, last: LastTransact
     reason = "it lost the end of its binlog in a crash, or was restored from a backup"
     if server.family.flavor is Flavor.MARIADB:
         reason += ", or the domain was deleted (DELETE_DOMAIN_ID) and is used again"
-    known = f"which {server.name} had purged when the log began"
+    known = f"which {last.server} had purged when the log began, at {_shown(last.commit_us)}"
     if last.binlog_file:
         known = (
             f"committed at {_shown(last.commit_us)} (read from server {last.server}, "
@@ -335,7 +332,7 @@ def _mysql_shown(
 def _same(server: OpenServer, last: LastTransaction) -> BinlogTransaction | None:
     """The very transaction on a MariaDB server; None if its binlogs do not show it."""
     there = _mariadb_shown(server, last)
-    return there if there is not None and there.commit_us == last.commit_us else None
+    return there if there is not None and last.is_same(there.commit_us) else None
 
 
 def _may_be_shown(server: OpenServer, last: LastTransaction) -> bool:
@@ -348,12 +345,12 @@ def _may_be_shown(server: OpenServer, last: LastTransaction) -> bool:
 def _mariadb_shown(server: OpenServer, last: LastTransaction) -> BinlogTransaction | None:
     """A MariaDB server's transaction of that GTID, the very same one if there are two."""
     there = at_its_place(server, last)
-    if there is not None and there.commit_us == last.commit_us:
+    if there is not None and last.is_same(there.commit_us):
         return there
     if not _may_be_shown(server, last):
         return None
     found = _by_number(server, last)
-    if found is not None and found.commit_us == last.commit_us:
+    if found is not None and last.is_same(found.commit_us):
         return found
     # Numbers may have run backwards, so that the beginnings of files do not tell.
     return _by_time(server, last) or found
@@ -395,5 +392,5 @@ def _by_time(server: OpenServer, last: LastTransaction) -> BinlogTransaction | N
             break
     stream = ReplicationStream.open_file(server.settings, server.family, name)
     with closing(_all_of(server, stream)) as found:
-        wanted = (last.gtid, last.commit_us)
-        return next((each for each in found if (str(each), each.commit_us) == wanted), None)
+        same = (e for e in found if str(e) == last.gtid and last.is_same(e.commit_us))
+        return next(same, None)

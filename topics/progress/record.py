@@ -108,8 +108,8 @@ class LastTransaction:
 
     `commit_us`: the raw commit time. `server`: the UUID of the server that it was read from
     (MariaDB: its server id); `binlog_pos`: where the transaction begins in `binlog_file` there. One
-    that the log begins behind, and that no binlog of the server had then, has neither time nor
-    place: 0 and "".
+    that the log begins behind, and that no binlog of the server had then, has no place ("" and 0),
+    and the server's clock of then for its time.
     """
 
     gtid: str
@@ -117,6 +117,12 @@ class LastTransaction:
     server: str
     binlog_file: str
     binlog_pos: int
+
+    def is_same(self, commit_us: int) -> bool:
+        """Return whether one of this GTID and raw commit time is this very transaction."""
+        if not self.binlog_file:
+            return commit_us <= self.commit_us
+        return commit_us == self.commit_us
 
 
 # Each is in every progress record, with some 150 bytes, and is looked up at every connect. Shards

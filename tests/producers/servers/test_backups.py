@@ -242,9 +242,9 @@ def test_deleted_domain_that_is_used_again_is_not_taken_for_the_former_one(
         settings = replace(settings, start="latest")
     if log_begins == "behind it":
         catch_up(settings)
-    written_s = clock_s(database)
     purge_all(database)
     catch_up(settings)
+    written_s = clock_s(database)
     statements(database, "FLUSH BINARY LOGS DELETE_DOMAIN_ID = (5)")
     purge_all(database)
     wait_for("another second begins", lambda: clock_s(database) > written_s)

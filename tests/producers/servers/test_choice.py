@@ -203,6 +203,17 @@ def test_trail_names_who_was_ahead_for_too_long() -> None:
     assert trail.lagging_behind(20, at(f"{P}:1-9")) == ""
 
 
+def test_mariadb_server_that_forgot_a_domain_does_not_lag() -> None:
+    """What another one has of a domain without a trace says nothing of how far a server is."""
+    meter = LagMeter(lag_s_max=10)
+    meter.note(0, "r", mariadb_set("0-1-5,5-1-2"))
+
+    assert meter.lagging_behind(11, mariadb_set("0-1-5")) == ""
+    for behind in ("0-1-4", "0-1-5,5-1-1"):
+        meter.note(0, "r", mariadb_set("0-1-5,5-1-2"))
+        assert meter.lagging_behind(11, mariadb_set(behind)) == "r"
+
+
 def test_lone_mariadb_replica_may_not_have_written_by_itself() -> None:
     """D4: without a primary, only its own numbers that neither log nor another server has count."""
     log = mariadb_set("0-1-9")

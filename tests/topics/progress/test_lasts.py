@@ -57,6 +57,14 @@ def test_there_is_a_limit(count: int) -> None:
     assert kept(Flavor.MARIADB, ",".join(gtids), *gtids) == gtids[-LASTS_MAX:]
 
 
+def test_transaction_without_a_place_is_the_same_up_to_its_time() -> None:
+    """It was purged when the log began: what was committed since under its GTID is another one."""
+    purged = LastTransaction("5-1-2", 10, "1", "", 0)
+
+    assert [at_us for at_us in (9, 10, 11) if purged.is_same(at_us)] == [9, 10]
+    assert [at_us for at_us in (9, 10, 11) if last("5-1-2", 10).is_same(at_us)] == [10]
+
+
 def test_nothing_is_kept_of_nothing() -> None:
     """Before the first transaction."""
     assert kept(Flavor.MARIADB, "") == []
