@@ -51,20 +51,19 @@ class UnlistedNumbers:
         found = purged.by_domain()
         first: dict[int, tuple[int, int]] = {}
         for domain in executed.by_domain().keys() - found.keys():
-            if domain not in self._first:
-                self._first[domain] = _first_of(server, family, connection, domain)
-            writer, number = self._first[domain]
-            if number > 0:
-                first[domain] = (writer, number)
-            if number > 1:
-                found[domain] = (0, number - 2)
+            begin = self._first.get(domain) or _first_of(server, family, connection, domain)
+            if begin is None:
+                continue
+            self._first[domain] = first[domain] = begin
+            if begin[1] > 1:
+                found[domain] = (0, begin[1] - 2)
         return replace(history, purged=MariadbGtidSet.of(found), first=first)
 
 
 def _first_of(
     server: ServerSettings, family: ServerFacts, connection: Any, domain: int
-) -> tuple[int, int]:
-    """The server and number that a domain begins with in the binlogs, zeros if it is not there.
+) -> tuple[int, int] | None:
+    """The server and number that a domain begins with in the binlogs, None if it is not there.
 
     It is in the last file whose GTID list lacks the domain.
     """
@@ -80,7 +79,7 @@ def _first_of(
         for transaction in transactions(stream, family.flavor, f"{name} of {server.name}"):
             if transaction.gtid[0] == domain:
                 return transaction.gtid[1], transaction.gtid[2]
-    return 0, 0
+    return None
 
 
 # A preferred server may take this long to reach what another one has: less than a lag that would
@@ -126,16 +125,21 @@ class OpenServer:
 
     def open_stream(self, position: GtidSet, server_id: int, own: str = "") -> ReplicationStream:
         """The stream after a position; see ReplicationStream.open."""
-        asked = asked_for(position, self._seen())
-        return ReplicationStream.open(self.settings, self.family, asked, server_id, own)
+        return ReplicationStream.open(
+            self.settings, self.family, self._asked(position), server_id, own
+        )
 
     def open_rest(self, position: GtidSet, own: str = "") -> ReplicationStream:
         """The same to the present end of the binlogs; see ReplicationStream.open_rest."""
-        asked = asked_for(position, self._seen())
-        return ReplicationStream.open_rest(self.settings, self.family, asked, own)
+        return ReplicationStream.open_rest(self.settings, self.family, self._asked(position), own)
 
-    def _seen(self) -> ServerView:
-        return self.view or self.look(is_replica=self.is_replica())
+    def _asked(self, position: GtidSet) -> GtidSet:
+        """The position as the server is asked for it, by what its binlogs have now."""
+        if not isinstance(position, MariadbGtidSet):
+            return position
+        # What was seen before may be older than the position.
+        is_replica = self.is_replica() if self.view is None else self.view.is_replica
+        return asked_for(position, self.look(is_replica=is_replica))
 
     def logs_cascades(self) -> bool:
         """Whether its binlog has the rows that foreign keys change."""

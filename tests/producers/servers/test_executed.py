@@ -86,7 +86,12 @@ def test_what_came_with_a_backup_is_executed_and_in_no_binlog(start_mariadb: Sta
 def test_first_number_of_a_domain_may_be_the_second_one(start_mariadb: StartServer) -> None:
     """What came before it, a single transaction, is gone like any other."""
     database = start_mariadb()
-    statements(database, f"SET GLOBAL gtid_slave_pos = '5-{PRIMARY}-1'")
+    with looked_at(database) as server:
+        statements(database, "CREATE DATABASE a")  # behind the look
+        with closing(server.open_rest(at(executed(database)))) as stream:
+            assert list(transactions(stream, Flavor.MARIADB, "")) == []
+    own = executed(database)
+    statements(database, f"SET GLOBAL gtid_slave_pos = '{own},5-{PRIMARY}-1'")
     write_domain(database, 5, "CREATE DATABASE shop")
 
     with looked_at(database) as server:
@@ -95,7 +100,7 @@ def test_first_number_of_a_domain_may_be_the_second_one(start_mariadb: StartServ
         assert isinstance(lacking, BinlogPurged)
         assert f"5-{PRIMARY}-1" in str(lacking)
     # A newer backup is loaded over the binlogs, and the server goes on writing.
-    statements(database, f"SET GLOBAL gtid_slave_pos = '5-{PRIMARY}-9'")
+    statements(database, f"SET GLOBAL gtid_slave_pos = '{own},5-{PRIMARY}-9'")
     write_domain(database, 5, "CREATE DATABASE more")
     with looked_at(database) as server:
         assert isinstance(fault(server, at(f"5-{PRIMARY}-1")), BinlogPurged)
