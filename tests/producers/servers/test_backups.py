@@ -34,9 +34,9 @@ from tests.producers.session.producing import (
     server_of,
     settings_of,
     wait_caught_up,
-    wait_for,
 )
 from tests.producers.skip.skipping import ids
+from tests.waiting import wait_for
 from topics.progress.copy_topic import CopyState
 from topics.records.skip_record import Skip
 from topics.records.vevent import EventType, Op
