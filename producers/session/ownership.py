@@ -76,13 +76,13 @@ class Ownership:
             own = own or (last,)
             if _times(last) not in map(_times, own):
                 raise claimed_by(self._topics, newer)
-            if time.monotonic() - began_s > self._commit_s_max:
-                self._claim.make()
-                break
             report(
                 f"{newer.by} has claimed this shard and committed nothing yet: this process ends "
                 f"when it does, and goes on if it does not within {self._commit_s_max:g} s"
             )
+            if time.monotonic() - began_s > self._commit_s_max:
+                self._claim.make()
+                break
             stop.wait(POLL_S)
         self.is_doubted = False
 
