@@ -32,6 +32,8 @@ def test_documented_grants_are_those_that_are_needed(database: DatabaseFixture) 
 # Where root is an operator or a server's owner, not the product.
 ROOT_IS_NO_PRODUCT = {
     "tests/database_servers.py",
+    "tests/producers/servers/backups.py",
+    "tests/shardstream/demo/composed/test_traffic.py",
     "tests/shardstream/demo/test_demo_writes.py",
 }
 

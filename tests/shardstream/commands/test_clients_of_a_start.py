@@ -25,7 +25,7 @@ def test_a_start_shares_its_clients(
     mysql_a: DatabaseFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One for the questions of each part, two to read what is committed, and those that stay."""
+    """One for the questions of each part, for the claim, to read what is committed; those that stay."""
     opened: Counter[str] = Counter()
 
     def count(module: Any, name: str) -> None:
@@ -37,7 +37,7 @@ def test_a_start_shares_its_clients(
 
         monkeypatch.setattr(module, name, make)
 
-    for name in ("AdminClient", "Consumer", "Producer"):
+    for name in ("_OwnAdmin", "_OwnConsumer", "_OwnProducer"):
         count(client, name)
     settings = load_settings(
         write_settings(tmp_path, kafka.bootstrap_servers, keyspace, {"-": mysql_a})
@@ -55,4 +55,4 @@ def test_a_start_shares_its_clients(
         assert ready is not None
         run_shard(ready, stop, note)
 
-    assert opened == {"AdminClient": 2, "Consumer": 6, "Producer": 1}
+    assert opened == {"_OwnAdmin": 2, "_OwnConsumer": 7, "_OwnProducer": 2}
