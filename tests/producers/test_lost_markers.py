@@ -25,6 +25,8 @@ from topics.progress.committed_tail import LogTail, read_committed_tail
 from topics.progress.record import Progress
 from topics.records.vevent import EventType, Op
 
+pytestmark = pytest.mark.full
+
 # The broker that goes away, and one that stays.
 LOST, KEPT = 1, 2
 
@@ -140,7 +142,6 @@ def shards(kafka3: KafkaCluster, living: Publisher) -> list[Shard]:
     return found
 
 
-@pytest.mark.full
 def test_successor_aborts_what_a_lost_commit_has_left_open(shards: list[Shard]) -> None:
     """F05: no topic has the markers: the successor aborts the commit and writes it again."""
     shard = shards[0]
@@ -175,7 +176,6 @@ def test_successor_keeps_off_a_commit_of_which_one_marker_was_written(shards: li
     shard.successor.close()
 
 
-@pytest.mark.full
 def test_successor_keeps_off_a_copy_that_is_ahead_of_its_rows(shards: list[Shard]) -> None:
     """F05: a copy has noted rows that are open in the log: without them it would leave them out."""
     shard = shards[2]

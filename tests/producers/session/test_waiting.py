@@ -71,7 +71,6 @@ def is_unknown(admin: AdminClient, topic: str) -> bool:
     return admin.list_topics(topic, timeout=WAIT_S).topics[topic].error is not None
 
 
-@pytest.mark.full
 def test_topics_that_a_broker_does_not_know_yet_are_waited_for(
     mysql_a: DatabaseFixture, kafka: KafkaCluster, keyspace: str
 ) -> None:

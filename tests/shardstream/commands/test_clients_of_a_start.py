@@ -25,7 +25,7 @@ def test_a_start_shares_its_clients(
     mysql_a: DatabaseFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One for the questions of each part, for the claim, to read what is committed; those that stay."""
+    """One for each part that asks, the claim and what reads what is committed; those that stay."""
     opened: Counter[str] = Counter()
 
     def count(module: Any, name: str) -> None:
